@@ -1,0 +1,32 @@
+//! Black-box harness: starts the real binary and talks to it over sockets.
+//!
+//! It shares no code with the server, so a mistake in the server's HTTP or
+//! protocol layer cannot cancel itself out here. [`server`] runs processes,
+//! [`http`] is a small HTTP/1.1 client that keeps what arrived byte for byte,
+//! [`sse`] reads events as a browser's `EventSource` would, and [`stream`]
+//! names streams no other test uses.
+
+pub mod http;
+pub mod multipart;
+pub mod server;
+pub mod sse;
+pub mod stream;
+
+use std::time::{Duration, Instant};
+
+/// How long a test waits for something that must happen. Generous: a loaded
+/// machine is slow, not wrong. Nothing asserts that something was *quick*.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Calls `probe` until it gives a value; panics with `what` after [`PATIENCE`].
+#[track_caller]
+pub fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(value) = probe() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "never happened: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
