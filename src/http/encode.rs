@@ -1,0 +1,249 @@
+//! Response heads and chunk framing, appended to a byte vector.
+//!
+//! Guarantees:
+//! - A head holds CR and LF only where this file puts them: what is not allowed in a field value
+//!   goes out as a space (RFC 9110 section 5.5), whatever the caller passed.
+//! - A head that was begun and not finished leaves nothing behind.
+//! - Nothing is allocated but room in the vector.
+
+#![forbid(unsafe_code)]
+
+use std::time::{Duration, SystemTime};
+
+/// The interim answer to `Expect: 100-continue`.
+pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+/// The chunk that ends a chunked body, with no trailers.
+pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+/// Length of a date in the form of RFC 9110 section 5.6.7, in bytes.
+pub const DATE_BYTES: usize = 29;
+/// Last second that has such a date: the end of the year 9998.
+const DATE_SECONDS_MAX: u64 = 253_370_764_799;
+
+/// The value of a `Date` field for a time in Unix seconds. Dates change once a second: keep it.
+pub fn format_date(unix_seconds: u64) -> [u8; DATE_BYTES] {
+    let since_epoch = Duration::from_secs(unix_seconds.min(DATE_SECONDS_MAX));
+    let text = httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + since_epoch);
+    let mut date = [b' '; DATE_BYTES];
+    date.iter_mut()
+        .zip(text.bytes())
+        .for_each(|(to, from)| *to = from);
+    date
+}
+
+/// A response head under way. Chain the fields, then call one `finish_…`.
+#[must_use = "a head that is not finished is taken back"]
+pub struct ResponseHead<'o> {
+    out: &'o mut Vec<u8>,
+    start: usize,
+    finished: bool,
+}
+
+impl<'o> ResponseHead<'o> {
+    /// Begins a head with its status line. Answers to HTTP/1.0 requests say HTTP/1.1 too
+    /// (RFC 9110 section 2.5).
+    pub fn new(out: &'o mut Vec<u8>, status: u16) -> Self {
+        let start = out.len();
+        out.extend_from_slice(b"HTTP/1.1 ");
+        push_u64(out, u64::from(status));
+        out.push(b' ');
+        out.extend_from_slice(reason(status).as_bytes());
+        out.extend_from_slice(b"\r\n");
+        Self {
+            out,
+            start,
+            finished: false,
+        }
+    }
+
+    /// Adds a field. `name` is ours, a token; `value` may hold any bytes.
+    pub fn header(&mut self, name: &'static str, value: &[u8]) -> &mut Self {
+        self.name(name);
+        push_value(self.out, value);
+        self.end_line()
+    }
+
+    /// Adds a field with a decimal value.
+    pub fn header_u64(&mut self, name: &'static str, value: u64) -> &mut Self {
+        self.name(name);
+        push_u64(self.out, value);
+        self.end_line()
+    }
+
+    /// Adds a field with an offset: 20 digits, zero-padded (decisions.md, Tokens).
+    pub fn offset(&mut self, name: &'static str, offset: u64) -> &mut Self {
+        self.name(name);
+        push_offset(self.out, offset);
+        self.end_line()
+    }
+
+    /// Adds `Date`; see [`format_date`].
+    pub fn date(&mut self, date: &[u8; DATE_BYTES]) -> &mut Self {
+        self.header("Date", date)
+    }
+
+    /// Says that the connection closes after this answer (RFC 9112 section 9.6).
+    pub fn close(&mut self) -> &mut Self {
+        self.header("Connection", b"close")
+    }
+
+    /// Says to an HTTP/1.0 client that asked for it that the connection stays.
+    pub fn keep_alive(&mut self) -> &mut Self {
+        self.header("Connection", b"keep-alive")
+    }
+
+    /// Ends the head of an answer whose body has `length` bytes. An answer to HEAD has the same
+    /// head and no body (cases/http.md 7).
+    pub fn finish_with_length(mut self, length: u64) {
+        self.header_u64("Content-Length", length);
+        self.finish();
+    }
+
+    /// Ends the head of an answer with a chunked body; not for HTTP/1.0 clients.
+    pub fn finish_chunked(mut self) {
+        self.header("Transfer-Encoding", b"chunked");
+        self.finish();
+    }
+
+    /// Ends the head of an answer that has no body by its nature: 204 or 304, or an answer to
+    /// HEAD whose length is not known (RFC 9110 section 8.6).
+    pub fn finish_no_body(self) {
+        self.finish();
+    }
+
+    /// Ends the head of an answer whose body ends with the connection: how an HTTP/1.0 client
+    /// gets a body whose length is not known.
+    pub fn finish_until_close(mut self) {
+        self.close();
+        self.finish();
+    }
+
+    fn finish(mut self) {
+        self.out.extend_from_slice(b"\r\n");
+        self.finished = true;
+    }
+
+    fn name(&mut self, name: &'static str) {
+        debug_assert!(name.bytes().all(crate::http::parse::is_tchar));
+        self.out.extend_from_slice(name.as_bytes());
+        self.out.extend_from_slice(b": ");
+    }
+
+    fn end_line(&mut self) -> &mut Self {
+        self.out.extend_from_slice(b"\r\n");
+        self
+    }
+}
+
+impl Drop for ResponseHead<'_> {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.out.truncate(self.start);
+        }
+    }
+}
+
+/// Appends a field value; what may not be in one becomes a space.
+pub(crate) fn push_value(out: &mut Vec<u8>, value: &[u8]) {
+    let start = out.len();
+    out.extend_from_slice(value);
+    for byte in out.iter_mut().skip(start) {
+        if (*byte < b' ' && *byte != b'\t') || *byte == 0x7f {
+            *byte = b' ';
+        }
+    }
+}
+
+/// Appends `value` in decimal.
+pub fn push_u64(out: &mut Vec<u8>, value: u64) {
+    let (digits, start) = decimal(value);
+    out.extend_from_slice(digits.get(start..).unwrap_or_default());
+}
+
+/// Appends `offset` as 20 decimal digits.
+pub fn push_offset(out: &mut Vec<u8>, offset: u64) {
+    out.extend_from_slice(&decimal(offset).0);
+}
+
+/// The 20 decimal digits of `value` (no u64 has more), and where the first that counts is.
+fn decimal(mut value: u64) -> ([u8; 20], usize) {
+    let mut digits = [b'0'; 20];
+    let mut start = digits.len();
+    for (at, digit) in digits.iter_mut().enumerate().rev() {
+        *digit = b'0' | (value % 10) as u8;
+        start = at;
+        value /= 10;
+        if value == 0 {
+            break;
+        }
+    }
+    (digits, start)
+}
+
+/// Appends the line before the data of a chunk of `length` bytes; [`chunk_end`] goes behind the
+/// data. An empty chunk would end the body: `length` must not be 0.
+pub fn chunk_start(out: &mut Vec<u8>, length: u64) {
+    debug_assert!(length > 0);
+    let digits = (u64::BITS - length.leading_zeros()).div_ceil(4);
+    for digit in (0..digits).rev() {
+        let nibble = (length >> (4 * digit)) as u8 & 0xf;
+        out.push(if nibble < 10 {
+            b'0' + nibble
+        } else {
+            b'a' - 10 + nibble
+        });
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends what follows the data of a chunk.
+pub fn chunk_end(out: &mut Vec<u8>) {
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends `data` as one chunk, or nothing if it is empty.
+pub fn chunk(out: &mut Vec<u8>, data: &[u8]) {
+    if !data.is_empty() {
+        chunk_start(out, data.len() as u64);
+        out.extend_from_slice(data);
+        chunk_end(out);
+    }
+}
+
+/// Appends [`LAST_CHUNK`].
+pub fn last_chunk(out: &mut Vec<u8>) {
+    out.extend_from_slice(LAST_CHUNK);
+}
+
+/// The reason phrase of the statuses that this server sends (RFC 9110 section 15, RFC 6585).
+fn reason(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        201 => "Created",
+        204 => "No Content",
+        206 => "Partial Content",
+        304 => "Not Modified",
+        400 => "Bad Request",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        409 => "Conflict",
+        410 => "Gone",
+        411 => "Length Required",
+        412 => "Precondition Failed",
+        413 => "Content Too Large",
+        414 => "URI Too Long",
+        415 => "Unsupported Media Type",
+        416 => "Range Not Satisfiable",
+        417 => "Expectation Failed",
+        429 => "Too Many Requests",
+        431 => "Request Header Fields Too Large",
+        500 => "Internal Server Error",
+        501 => "Not Implemented",
+        503 => "Service Unavailable",
+        505 => "HTTP Version Not Supported",
+        507 => "Insufficient Storage",
+        // A phrase may be empty (RFC 9112 section 4).
+        _ => "",
+    }
+}

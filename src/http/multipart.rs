@@ -1,0 +1,130 @@
+//! `multipart/mixed` bodies (RFC 2046 section 5.1) for bootstrap answers (extensions 3.2).
+//!
+//! Guarantees:
+//! - The length of a whole body is known before its first byte is written ([`BodyLength`]), so
+//!   that it goes out with a Content-Length, in pieces, part bodies untouched.
+//! - No stream content can contain the boundary but by guessing 128 random bits, which are fresh
+//!   for every answer.
+//!
+//! ```text
+//! --B CRLF Content-Type: t CRLF CRLF body            first part
+//! CRLF --B CRLF Content-Type: t CRLF CRLF body       every other part
+//! CRLF --B-- CRLF                                    the end
+//! ```
+
+#![forbid(unsafe_code)]
+
+use crate::http::encode::push_value;
+
+const PREFIX: &[u8; 18] = b"thalweg-bootstrap-";
+const BOUNDARY_BYTES: usize = PREFIX.len() + 32;
+const CONTENT_TYPE: &[u8] = b"Content-Type: ";
+
+/// A boundary: `thalweg-bootstrap-` and 32 hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Boundary([u8; BOUNDARY_BYTES]);
+
+impl Boundary {
+    /// The boundary made of `random`, which must be unpredictable and used once.
+    pub fn new(random: u128) -> Self {
+        let mut bytes = [b'0'; BOUNDARY_BYTES];
+        bytes
+            .iter_mut()
+            .zip(PREFIX)
+            .for_each(|(to, from)| *to = *from);
+        let mut rest = random;
+        for digit in bytes.iter_mut().skip(PREFIX.len()).rev() {
+            let nibble = (rest & 0xf) as u8;
+            *digit = if nibble < 10 {
+                b'0' + nibble
+            } else {
+                b'a' - 10 + nibble
+            };
+            rest >>= 4;
+        }
+        Self(bytes)
+    }
+
+    /// The boundary as it stands in the Content-Type: nothing in it needs quotes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The Content-Type of the whole answer.
+    pub fn content_type(&self) -> Vec<u8> {
+        [b"multipart/mixed; boundary=", self.as_bytes()].concat()
+    }
+}
+
+/// Writes the framing of a body. The owner writes each part's bytes behind its head.
+#[derive(Clone, Debug)]
+pub struct MultipartWriter {
+    boundary: Boundary,
+    begun: bool,
+}
+
+impl MultipartWriter {
+    /// A writer of which nothing has been written.
+    pub fn new(boundary: Boundary) -> Self {
+        Self {
+            boundary,
+            begun: false,
+        }
+    }
+
+    /// Appends what goes before the bytes of a part.
+    pub fn part(&mut self, out: &mut Vec<u8>, content_type: &[u8]) {
+        if self.begun {
+            out.extend_from_slice(b"\r\n");
+        }
+        self.begun = true;
+        out.extend_from_slice(b"--");
+        out.extend_from_slice(self.boundary.as_bytes());
+        out.extend_from_slice(b"\r\n");
+        out.extend_from_slice(CONTENT_TYPE);
+        push_value(out, content_type);
+        out.extend_from_slice(b"\r\n\r\n");
+    }
+
+    /// Appends what goes behind the last part. At least one part must have been written: an
+    /// answer without a snapshot has an empty first one (extensions 3.2).
+    pub fn finish(self, out: &mut Vec<u8>) {
+        debug_assert!(self.begun);
+        out.extend_from_slice(b"\r\n--");
+        out.extend_from_slice(self.boundary.as_bytes());
+        out.extend_from_slice(b"--\r\n");
+    }
+}
+
+/// Adds up the length of a body that [`MultipartWriter`] will frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BodyLength {
+    bytes: u64,
+    begun: bool,
+}
+
+impl BodyLength {
+    /// Counts a part of `body_bytes` whose content type has `content_type_bytes`.
+    pub fn part(&mut self, content_type_bytes: usize, body_bytes: u64) {
+        let line_end = 2;
+        let framing = if self.begun { line_end } else { 0 }
+            + 2
+            + BOUNDARY_BYTES
+            + line_end
+            + CONTENT_TYPE.len()
+            + line_end
+            + line_end;
+        self.begun = true;
+        self.bytes = self
+            .bytes
+            .saturating_add(framing as u64)
+            .saturating_add(content_type_bytes as u64)
+            .saturating_add(body_bytes);
+    }
+
+    /// The length of the body, in bytes, with its end.
+    pub fn total(self) -> u64 {
+        let end = 4 + BOUNDARY_BYTES + 4;
+        self.bytes.saturating_add(end as u64)
+    }
+}
