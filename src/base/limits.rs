@@ -1,0 +1,194 @@
+//! Every limit, budget and timeout, with its default and its unit.
+//!
+//! A bound that is not in this file does not exist: queues, caches, tables
+//! and buffers take theirs from here. [`Limits`] holds those that an operator
+//! may set (the settings of the same names in the command line and the
+//! configuration file); constants are fixed by the protocol or by the format
+//! on disk. How they relate is asserted at compile time below, and for set
+//! values by [`Limits::check`].
+
+use std::time::Duration;
+
+mod check;
+
+pub use check::LimitsError;
+
+/// Bytes in a kibibyte.
+pub const KIB: usize = 1 << 10;
+/// Bytes in a mebibyte.
+pub const MIB: usize = 1 << 20;
+/// Bytes in a gibibyte.
+pub const GIB: u64 = 1 << 30;
+
+/// Most stored bytes in one response or SSE event (extensions 9.3).
+pub const RESPONSE_BYTES_MAX: u64 = 8 * MIB as u64;
+/// Deepest JSON message (JSON Message Text, rule 3).
+pub const JSON_DEPTH_MAX: usize = 127;
+/// Longest stream id, and longest `bucket/stream` key, on the bucket surface, in bytes
+/// (extensions 1.1).
+pub const STREAM_ID_BYTES_MAX: usize = 122;
+/// Longest key of a base-surface path, decoded, in bytes (ours).
+pub const KEY_BYTES_MAX: usize = 1024;
+/// Longest `Producer-Id` and `Stream-Seq`, in bytes (decisions, Producers).
+pub const TOKEN_BYTES_MAX: usize = 256;
+/// Longest content type of a stream or snapshot, in bytes (ours).
+pub const CONTENT_TYPE_BYTES_MAX: usize = 256;
+/// Largest integer a JavaScript client holds exactly: bounds incarnations, producer epochs and
+/// sequence numbers.
+pub const JS_INTEGER_MAX: u64 = (1 << 53) - 1;
+/// Most parts one snapshot commit may list (source 1, publish from parts).
+pub const COMMIT_PARTS_MAX: usize = 4096;
+/// Most staged, unused parts a stream may hold (source 1, stage a part).
+pub const STAGED_PARTS_MAX: usize = 8192;
+/// Most bytes of staged, unused parts a stream may hold (source 1, stage a part).
+pub const STAGED_BYTES_MAX: u64 = 2 * GIB;
+/// Staged parts no commit used are dropped after this (source 1, stage a part).
+pub const STAGED_PART_AGE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// Longest wait of a long-poll read, in milliseconds (extensions 9.1).
+pub const LONG_POLL_MS_MAX: u64 = 60_000;
+/// Wait of a long-poll read on the bucket surface when the client names none, in milliseconds
+/// (extensions 9.1).
+pub const LONG_POLL_BUCKET_MS: u64 = 1_000;
+/// Length of a cursor interval, in seconds (base protocol 10.1).
+pub const CURSOR_INTERVAL_S: u64 = 20;
+/// Start of cursor interval 0: 9 October 2024 00:00:00 UTC, in Unix seconds (base protocol 10.1).
+pub const CURSOR_EPOCH_S: u64 = 1_728_432_000;
+/// Most header fields a request may carry.
+pub const HEADERS_MAX: usize = 64;
+/// Pieces in which bodies are streamed to a socket, in bytes.
+pub const PIECE_BYTES: usize = 256 * KIB;
+/// Largest single read or write a disk is asked for, in bytes (`facts.md`, Disk).
+pub const DISK_IO_BYTES_MAX: usize = MIB;
+/// Alignment of direct I/O, in bytes: holds for 512-byte and 4-KiB-native devices.
+pub const DISK_ALIGN: usize = 4 * KIB;
+
+/// Longest silence on an SSE response that intermediaries are sure to bear (decisions, Live reads).
+pub const SSE_HEARTBEAT_MAX: Duration = Duration::from_secs(15);
+/// Longest timeout: far beyond use, and no deadline computed from it overflows.
+pub const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+/// Shortest request line and head that may be set, in bytes: room for the longest stream id,
+/// percent-encoded, with a method, a version and a query.
+pub const HEAD_BYTES_MIN: usize = 512;
+/// What a journal file must hold beside the largest request body, in bytes: the batch's and the
+/// record's headers, the key, producer and content type of an append, and padding.
+pub const JOURNAL_SLACK_BYTES: u64 = MIB as u64;
+/// Most shards: a mailbox for each pair of them must stay affordable.
+pub const SHARDS_MAX: usize = 1024;
+/// Deepest ring the kernel makes, in entries.
+pub const RING_DEPTH_MAX: usize = 32 * KIB;
+
+/// When an append is acknowledged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// After the disk has confirmed it: survives power loss.
+    #[default]
+    Sync,
+    /// After the kernel has taken it: survives a crash of the server, not of the machine. For
+    /// comparison, and for data that may be lost.
+    Os,
+}
+
+impl Durability {
+    /// Every kind.
+    pub const ALL: [Self; 2] = [Self::Sync, Self::Os];
+
+    /// Its name in settings, logs and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Sync => "sync",
+            Self::Os => "os",
+        }
+    }
+}
+
+/// What an operator may set; defaults are in [`Limits::default`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Largest request body, in bytes: `Ursula-Max-Request-Bytes`.
+    pub request_bytes_max: u64,
+    /// Largest snapshot published from parts, in bytes: `Ursula-Max-Snapshot-Bytes`.
+    pub snapshot_bytes_max: u64,
+    /// Longest request line, in bytes (414 above).
+    pub request_line_bytes_max: usize,
+    /// Longest request head, in bytes (431 above).
+    pub head_bytes_max: usize,
+    /// Producers remembered per stream (429 `PRODUCER_LIMIT` above).
+    pub producers_per_stream_max: usize,
+    /// Memory for stream bytes that are not on disk alone, in bytes, over all shards.
+    pub memory_bytes_max: u64,
+    /// Memory for request bodies in flight, in bytes, over all shards.
+    pub body_memory_bytes_max: u64,
+    /// Open connections, over all shards.
+    pub connections_max: usize,
+    /// Live reads (long-poll and SSE) open at once, over all shards.
+    pub live_reads_max: usize,
+    /// Requests one shard may have waiting at another shard.
+    pub mailbox_requests_max: usize,
+    /// Answers a connection may have pending before its next request is read.
+    pub pipeline_max: usize,
+    /// A request head must be whole within this from its first byte.
+    pub head_timeout: Duration,
+    /// A request body must make progress within this.
+    pub body_timeout: Duration,
+    /// A whole request body must have arrived within this.
+    pub body_total_timeout: Duration,
+    /// A connection without a request is closed after this.
+    pub idle_timeout: Duration,
+    /// A client that takes no byte of an answer for this long is dropped.
+    pub write_timeout: Duration,
+    /// Most bytes read and dropped so that a client sees a refusal before the close.
+    pub drain_bytes_max: u64,
+    /// Longest time spent on such a drain.
+    pub drain_timeout: Duration,
+    /// Wait of a long-poll read on the base surface when the client names none.
+    pub long_poll_timeout: Duration,
+    /// An SSE response ends after about this (base protocol 5.8).
+    pub sse_duration: Duration,
+    /// Longest silence on an SSE response; a comment frame fills it.
+    pub sse_heartbeat: Duration,
+    /// Bound on the drain at shutdown.
+    pub shutdown_timeout: Duration,
+    /// Free bytes that the file system must keep; below it writes answer 503 `WAL_DISK_PRESSURE`.
+    pub disk_reserve_bytes: u64,
+    /// Size of one journal file, in bytes; a multiple of [`DISK_ALIGN`].
+    pub journal_file_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            request_bytes_max: 8 * MIB as u64,
+            snapshot_bytes_max: GIB,
+            request_line_bytes_max: 8 * KIB,
+            head_bytes_max: 32 * KIB,
+            producers_per_stream_max: 1024,
+            memory_bytes_max: GIB,
+            body_memory_bytes_max: 256 * MIB as u64,
+            connections_max: 100_000,
+            live_reads_max: 100_000,
+            mailbox_requests_max: 4096,
+            pipeline_max: 64,
+            head_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(15),
+            body_total_timeout: Duration::from_secs(300),
+            idle_timeout: Duration::from_secs(120),
+            write_timeout: Duration::from_secs(30),
+            drain_bytes_max: 16 * MIB as u64,
+            drain_timeout: Duration::from_secs(2),
+            long_poll_timeout: Duration::from_secs(20),
+            sse_duration: Duration::from_secs(60),
+            sse_heartbeat: Duration::from_secs(15),
+            shutdown_timeout: Duration::from_secs(10),
+            disk_reserve_bytes: 256 * MIB as u64,
+            journal_file_bytes: 64 * MIB as u64,
+        }
+    }
+}
+
+const _: () = assert!(PIECE_BYTES <= DISK_IO_BYTES_MAX);
+const _: () = assert!(DISK_IO_BYTES_MAX.is_multiple_of(DISK_ALIGN));
+const _: () = assert!(COMMIT_PARTS_MAX <= STAGED_PARTS_MAX);
+const _: () = assert!(STREAM_ID_BYTES_MAX <= KEY_BYTES_MAX);
+const _: () = assert!(LONG_POLL_BUCKET_MS <= LONG_POLL_MS_MAX);
+const _: () = assert!(3 * STREAM_ID_BYTES_MAX < HEAD_BYTES_MIN);
+const _: () = assert!(JOURNAL_SLACK_BYTES.is_multiple_of(DISK_ALIGN as u64));
