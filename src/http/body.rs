@@ -16,7 +16,7 @@
 
 use std::ops::Range;
 
-use crate::http::parse::{BODY_TOO_LARGE, Framing, Refusal, is_tchar};
+use crate::http::parse::{Framing, Refusal, is_tchar};
 use crate::http::target::hex_digit;
 
 /// Most bytes of chunk extensions in one body; they are dropped.
@@ -47,18 +47,12 @@ impl BodyError {
     /// The answer; the connection closes after it.
     pub fn refusal(self) -> Refusal {
         match self {
-            Self::TooLarge => BODY_TOO_LARGE,
-            Self::ChunkSize => {
-                Refusal::bad_request("a chunk size has 1 to 16 hexadecimal digits, then CR LF")
-            }
-            Self::ChunkLine => Refusal::bad_request("a chunk-size line must end in CR LF"),
-            Self::ChunkEnd => Refusal::bad_request("chunk data must be followed by CR LF"),
-            Self::Trailer => Refusal::bad_request(
-                "after the last chunk come trailer fields, each `name: value`, and an empty line",
-            ),
-            Self::Overhead => {
-                Refusal::bad_request("the body has too many bytes of chunk extensions or trailers")
-            }
+            Self::TooLarge => Refusal::BODY_TOO_LARGE,
+            Self::ChunkSize => Refusal::CHUNK_SIZE,
+            Self::ChunkLine => Refusal::CHUNK_LINE,
+            Self::ChunkEnd => Refusal::CHUNK_END,
+            Self::Trailer => Refusal::TRAILER,
+            Self::Overhead => Refusal::BODY_OVERHEAD,
         }
     }
 }
@@ -131,14 +125,13 @@ impl BodyDecoder {
             Framing::Length(length) => (State::Length, length),
             Framing::Chunked => (State::Size(0), 0),
         };
-        let allowed = limit;
-        if remaining > allowed {
+        if remaining > limit {
             return Err(BodyError::TooLarge);
         }
         Ok(Self {
             state,
             remaining,
-            allowed,
+            allowed: limit,
             extension_bytes: 0,
             trailer_bytes: 0,
         })

@@ -22,7 +22,11 @@ const DATE_SECONDS_MAX: u64 = 253_370_764_799;
 /// The value of a `Date` field for a time in Unix seconds. Dates change once a second: keep it.
 pub fn format_date(unix_seconds: u64) -> [u8; DATE_BYTES] {
     let since_epoch = Duration::from_secs(unix_seconds.min(DATE_SECONDS_MAX));
-    let text = httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + since_epoch);
+    // Within the bound nothing overflows; without it, `httpdate` would panic.
+    let time = SystemTime::UNIX_EPOCH
+        .checked_add(since_epoch)
+        .unwrap_or(SystemTime::UNIX_EPOCH);
+    let text = httpdate::fmt_http_date(time);
     let mut date = [b' '; DATE_BYTES];
     date.iter_mut()
         .zip(text.bytes())
@@ -183,16 +187,20 @@ fn decimal(mut value: u64) -> ([u8; 20], usize) {
 /// data. An empty chunk would end the body: `length` must not be 0.
 pub fn chunk_start(out: &mut Vec<u8>, length: u64) {
     debug_assert!(length > 0);
-    let digits = (u64::BITS - length.leading_zeros()).div_ceil(4);
-    for digit in (0..digits).rev() {
-        let nibble = (length >> (4 * digit)) as u8 & 0xf;
-        out.push(if nibble < 10 {
-            b'0' + nibble
-        } else {
-            b'a' - 10 + nibble
-        });
+    let mut begun = false;
+    for digit in length.to_be_bytes().into_iter().flat_map(hex_digits) {
+        begun |= digit != b'0';
+        if begun {
+            out.push(digit);
+        }
     }
     out.extend_from_slice(b"\r\n");
+}
+
+/// The two lower-case hexadecimal digits of `byte`.
+pub(crate) fn hex_digits(byte: u8) -> [u8; 2] {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    [byte >> 4, byte & 0xf].map(|nibble| DIGITS.get(usize::from(nibble)).copied().unwrap_or(b'0'))
 }
 
 /// Appends what follows the data of a chunk.

@@ -14,11 +14,18 @@
 
 #![forbid(unsafe_code)]
 
-use crate::http::encode::push_value;
+use crate::http::encode::{hex_digits, push_value};
 
 const PREFIX: &[u8; 18] = b"thalweg-bootstrap-";
 const BOUNDARY_BYTES: usize = PREFIX.len() + 32;
 const CONTENT_TYPE: &[u8] = b"Content-Type: ";
+/// What the first part has around its content type and before its body, in bytes.
+const FIRST_PART_BYTES: u64 =
+    (b"--".len() + BOUNDARY_BYTES + b"\r\n".len() + CONTENT_TYPE.len() + b"\r\n\r\n".len()) as u64;
+/// The same of every other part, in bytes.
+const NEXT_PART_BYTES: u64 = FIRST_PART_BYTES + b"\r\n".len() as u64;
+/// What follows the last part, in bytes.
+const END_BYTES: u64 = (b"\r\n--".len() + BOUNDARY_BYTES + b"--\r\n".len()) as u64;
 
 /// A boundary: `thalweg-bootstrap-` and 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,20 +35,12 @@ impl Boundary {
     /// The boundary made of `random`, which must be unpredictable and used once.
     pub fn new(random: u128) -> Self {
         let mut bytes = [b'0'; BOUNDARY_BYTES];
+        let random = random.to_be_bytes().into_iter().flat_map(hex_digits);
+        let content = PREFIX.iter().copied().chain(random);
         bytes
             .iter_mut()
-            .zip(PREFIX)
-            .for_each(|(to, from)| *to = *from);
-        let mut rest = random;
-        for digit in bytes.iter_mut().skip(PREFIX.len()).rev() {
-            let nibble = (rest & 0xf) as u8;
-            *digit = if nibble < 10 {
-                b'0' + nibble
-            } else {
-                b'a' - 10 + nibble
-            };
-            rest >>= 4;
-        }
+            .zip(content)
+            .for_each(|(to, from)| *to = from);
         Self(bytes)
     }
 
@@ -106,25 +105,21 @@ pub struct BodyLength {
 impl BodyLength {
     /// Counts a part of `body_bytes` whose content type has `content_type_bytes`.
     pub fn part(&mut self, content_type_bytes: usize, body_bytes: u64) {
-        let line_end = 2;
-        let framing = if self.begun { line_end } else { 0 }
-            + 2
-            + BOUNDARY_BYTES
-            + line_end
-            + CONTENT_TYPE.len()
-            + line_end
-            + line_end;
+        let framing = if self.begun {
+            NEXT_PART_BYTES
+        } else {
+            FIRST_PART_BYTES
+        };
         self.begun = true;
         self.bytes = self
             .bytes
-            .saturating_add(framing as u64)
+            .saturating_add(framing)
             .saturating_add(content_type_bytes as u64)
             .saturating_add(body_bytes);
     }
 
     /// The length of the body, in bytes, with its end.
     pub fn total(self) -> u64 {
-        let end = 4 + BOUNDARY_BYTES + 4;
-        self.bytes.saturating_add(end as u64)
+        self.bytes.saturating_add(END_BYTES)
     }
 }

@@ -19,14 +19,17 @@
 
 #![forbid(unsafe_code)]
 
-use crate::base::limits::{HEADERS_MAX, Limits};
+mod fields;
+mod refusal;
+#[cfg(test)]
+mod tests;
+
+use crate::base::limits::Limits;
+
+pub use refusal::Refusal;
 
 /// Empty lines tolerated before a request line (RFC 9112 section 2.2 asks for at least one).
 const EMPTY_LINES_MAX: usize = 2;
-/// Fields that the common request does not exceed: clearing this many slots is cheaper than
-/// clearing [`HEADERS_MAX`].
-const FIELDS_COMMON: usize = 16;
-
 /// The methods that some route may know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Method {
@@ -80,79 +83,6 @@ impl Framing {
         !matches!(self, Self::None | Self::Length(0))
     }
 }
-
-/// Why a request was refused before it had a meaning. After each of them the place where the
-/// next request would start is unknown or not worth reaching: the connection closes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// Status of the answer.
-    pub status: u16,
-    /// Code for the error body.
-    pub code: &'static str,
-    /// What was wrong and what would be right.
-    pub message: &'static str,
-}
-
-impl Refusal {
-    pub(crate) const fn new(status: u16, code: &'static str, message: &'static str) -> Self {
-        Self {
-            status,
-            code,
-            message,
-        }
-    }
-
-    pub(crate) const fn bad_request(message: &'static str) -> Self {
-        Self::new(400, "INVALID_REQUEST", message)
-    }
-}
-
-const REQUEST_LINE: Refusal =
-    Refusal::bad_request("a request line is `METHOD target HTTP/1.1`, with single spaces");
-const LINE_END: Refusal = Refusal::bad_request("every line of a request head ends in CR LF");
-const FIELD_LINE: Refusal = Refusal::bad_request(
-    "a header field is `name: value` on one line, with no space before the colon and no control \
-     characters",
-);
-const HOST: Refusal =
-    Refusal::bad_request("an HTTP/1.1 request has exactly one Host field, a host and a port");
-const LENGTH: Refusal =
-    Refusal::bad_request("Content-Length must be given once, as decimal digits");
-const LENGTH_AND_CODING: Refusal =
-    Refusal::bad_request("Content-Length and Transfer-Encoding exclude each other");
-const CODING: Refusal =
-    Refusal::bad_request("Transfer-Encoding must be `chunked`, once, on HTTP/1.1");
-const UNKNOWN_CODING: Refusal = Refusal::new(
-    501,
-    "UNSUPPORTED_TRANSFER_CODING",
-    "the only transfer coding understood is `chunked`",
-);
-const VERSION: Refusal = Refusal::new(
-    505,
-    "UNSUPPORTED_HTTP_VERSION",
-    "this server speaks HTTP/1.1 and HTTP/1.0",
-);
-const EXPECTATION: Refusal = Refusal::new(
-    417,
-    "EXPECTATION_FAILED",
-    "the only expectation understood is `100-continue`",
-);
-const LINE_TOO_LONG: Refusal = Refusal::new(
-    414,
-    "URI_TOO_LONG",
-    "the request line is longer than this server accepts",
-);
-const HEAD_TOO_LARGE: Refusal = Refusal::new(
-    431,
-    "REQUEST_HEAD_TOO_LARGE",
-    "the request head has more bytes or more fields than this server accepts",
-);
-/// A body above its limit; the owner of the limit may answer with a message that names it.
-pub const BODY_TOO_LARGE: Refusal = Refusal::new(
-    413,
-    "REQUEST_TOO_LARGE",
-    "the request body is above the request limit",
-);
 
 /// Bounds of a request head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -326,7 +256,7 @@ impl HeadParser {
         let searched = self.searched;
         for line_feed in memchr::memchr_iter(b'\n', buf.get(searched..).unwrap_or_default()) {
             if self.end_line(buf, searched.saturating_add(line_feed), limits, head)? {
-                fields(buf, self.fields_start, self.line_start, head)?;
+                fields::parse(buf, self.fields_start, self.line_start, head)?;
                 *self = Self::default();
                 return Ok(true);
             }
@@ -343,11 +273,6 @@ impl HeadParser {
             .is_some_and(|rest| !rest.is_empty() && rest != b"\r")
     }
 
-    /// Whether nothing has been looked at since the last head.
-    pub fn is_new(&self) -> bool {
-        self.searched == 0
-    }
-
     /// Takes the line that ends in the line feed at `end`. `Ok(true)`: it ended the head.
     fn end_line(
         &mut self,
@@ -359,19 +284,19 @@ impl HeadParser {
         // Lengths first: how much of an overlong line has arrived must not change the answer.
         self.check_lengths(buf, end, limits)?;
         let line = buf.get(self.line_start..end).unwrap_or_default();
-        let line = line.strip_suffix(b"\r").ok_or(LINE_END)?;
+        let line = line.strip_suffix(b"\r").ok_or(Refusal::LINE_END)?;
         let next = end.saturating_add(1);
         let in_fields = self.fields_start != 0;
         if in_fields || !line.is_empty() {
             let head_bytes = next.saturating_sub(self.request_start);
             if head_bytes > limits.head_bytes_max {
-                return Err(HEAD_TOO_LARGE);
+                return Err(Refusal::HEAD_TOO_LARGE);
             }
         }
         if line.is_empty() && !in_fields {
             self.request_start = next;
             if next > EMPTY_LINES_MAX * 2 {
-                return Err(REQUEST_LINE);
+                return Err(Refusal::REQUEST_LINE);
             }
         } else if !in_fields {
             head.reset();
@@ -388,7 +313,7 @@ impl HeadParser {
         if self.fields_start != 0 {
             let head_bytes = end.saturating_sub(self.request_start);
             return if head_bytes > limits.head_bytes_max {
-                Err(HEAD_TOO_LARGE)
+                Err(Refusal::HEAD_TOO_LARGE)
             } else {
                 Ok(())
             };
@@ -400,12 +325,12 @@ impl HeadParser {
             .first()
             .is_some_and(|&byte| byte != b'\r' && !is_tchar(byte))
         {
-            return Err(REQUEST_LINE);
+            return Err(Refusal::REQUEST_LINE);
         }
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let line_bytes_max = limits.request_line_bytes_max.min(limits.head_bytes_max);
         if line.len() > line_bytes_max {
-            Err(LINE_TOO_LONG)
+            Err(Refusal::LINE_TOO_LONG)
         } else {
             Ok(())
         }
@@ -415,20 +340,20 @@ impl HeadParser {
 /// Parses a request line, without its CR LF, that starts at `line_start` of the buffer
 /// (RFC 9112 section 3).
 fn request_line(line: &[u8], line_start: usize, head: &mut Head) -> Result<(), Refusal> {
-    let method_end = memchr::memchr(b' ', line).ok_or(REQUEST_LINE)?;
-    let version_space = memchr::memrchr(b' ', line).ok_or(REQUEST_LINE)?;
+    let method_end = memchr::memchr(b' ', line).ok_or(Refusal::REQUEST_LINE)?;
+    let version_space = memchr::memrchr(b' ', line).ok_or(Refusal::REQUEST_LINE)?;
     let (Some(method), Some(target), Some(version)) = (
         line.get(..method_end),
         line.get(method_end.saturating_add(1)..version_space),
         line.get(version_space.saturating_add(1)..),
     ) else {
-        return Err(REQUEST_LINE);
+        return Err(Refusal::REQUEST_LINE);
     };
-    head.method = Method::from_token(method).ok_or(REQUEST_LINE)?;
+    head.method = Method::from_token(method).ok_or(Refusal::REQUEST_LINE)?;
     // A fold, not `any`: without an early exit this loop becomes vector code.
     let unseemly = |bad, &byte: &u8| bad | (byte <= b' ') | (byte == 0x7f);
     if target.is_empty() || target.iter().fold(false, unseemly) {
-        return Err(REQUEST_LINE);
+        return Err(Refusal::REQUEST_LINE);
     }
     head.version_minor = match version {
         b"HTTP/1.1" => 1,
@@ -437,150 +362,13 @@ fn request_line(line: &[u8], line_start: usize, head: &mut Head) -> Result<(), R
         [b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
             if major.is_ascii_digit() && minor.is_ascii_digit() =>
         {
-            return Err(VERSION);
+            return Err(Refusal::VERSION);
         }
-        _ => return Err(REQUEST_LINE),
+        _ => return Err(Refusal::REQUEST_LINE),
     };
     let at = |offset: usize| line_start.saturating_add(offset);
     head.target = Span::new(at(method_end.saturating_add(1)), at(version_space));
     Ok(())
-}
-
-/// Parses the fields in `buf[start..end]`, the empty line included, and what follows from them.
-fn fields(buf: &[u8], start: usize, end: usize, head: &mut Head) -> Result<(), Refusal> {
-    let lines = buf.get(start..end).unwrap_or_default();
-    let mut common = [httparse::EMPTY_HEADER; FIELDS_COMMON];
-    let mut all;
-    let parsed = match httparse::parse_headers(lines, &mut common) {
-        Err(httparse::Error::TooManyHeaders) => {
-            all = [httparse::EMPTY_HEADER; HEADERS_MAX];
-            httparse::parse_headers(lines, &mut all)
-        }
-        parsed => parsed,
-    };
-    let fields = match parsed {
-        Ok(httparse::Status::Complete((consumed, fields))) if consumed == lines.len() => fields,
-        // The line search found the end of the head; had httparse found another one, the two
-        // would disagree about the framing.
-        Ok(_) => return Err(FIELD_LINE),
-        Err(httparse::Error::TooManyHeaders) => return Err(HEAD_TOO_LARGE),
-        Err(_) => return Err(FIELD_LINE),
-    };
-    let mut semantics = Semantics::default();
-    head.fields.reserve(fields.len());
-    for field in fields {
-        semantics.field(field.name.as_bytes(), field.value)?;
-        head.fields.push((
-            Span::of(buf, field.name.as_bytes()),
-            Span::of(buf, field.value),
-        ));
-    }
-    head.consumed = end;
-    semantics.apply(head)
-}
-
-/// The fields that decide about framing and the connection, gathered from all field lines.
-#[derive(Default)]
-struct Semantics {
-    hosts: u32,
-    length: Option<u64>,
-    length_too_large: bool,
-    coding_lines: u32,
-    chunked: bool,
-    unknown_coding: bool,
-    close: bool,
-    keep_alive: bool,
-    expect_continue: bool,
-    expect_other: bool,
-}
-
-impl Semantics {
-    #[inline]
-    fn field(&mut self, name: &[u8], value: &[u8]) -> Result<(), Refusal> {
-        // By length first: most fields are none of these.
-        match name.len() {
-            4 if name.eq_ignore_ascii_case(b"host") => self.host(value),
-            6 if name.eq_ignore_ascii_case(b"expect") => {
-                if value.eq_ignore_ascii_case(b"100-continue") {
-                    self.expect_continue = true;
-                } else {
-                    self.expect_other = true;
-                }
-                Ok(())
-            }
-            10 if name.eq_ignore_ascii_case(b"connection") => {
-                for option in value.split(|&byte| byte == b',') {
-                    let option = option.trim_ascii();
-                    self.close |= option.eq_ignore_ascii_case(b"close");
-                    self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
-                }
-                Ok(())
-            }
-            14 if name.eq_ignore_ascii_case(b"content-length") => self.content_length(value),
-            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => self.transfer_encoding(value),
-            _ => Ok(()),
-        }
-    }
-
-    fn host(&mut self, value: &[u8]) -> Result<(), Refusal> {
-        self.hosts = self.hosts.saturating_add(1);
-        if is_host(value) { Ok(()) } else { Err(HOST) }
-    }
-
-    /// RFC 9110 section 8.6. A list of equal values, which it lets a server repair, is refused.
-    fn content_length(&mut self, value: &[u8]) -> Result<(), Refusal> {
-        if self.length.is_some() || value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
-            return Err(LENGTH);
-        }
-        let length = value.iter().try_fold(0u64, |length, &digit| {
-            length
-                .checked_mul(10)?
-                .checked_add(u64::from(digit.wrapping_sub(b'0')))
-        });
-        // Too large to count is too large to take; malformed fields still come first.
-        self.length_too_large = length.is_none();
-        self.length = Some(length.unwrap_or(u64::MAX));
-        Ok(())
-    }
-
-    /// RFC 9112 section 6.1 and 7: `chunked` must be last and must not be repeated.
-    fn transfer_encoding(&mut self, value: &[u8]) -> Result<(), Refusal> {
-        self.coding_lines = self.coding_lines.saturating_add(1);
-        for coding in value.split(|&byte| byte == b',') {
-            let coding = coding.trim_ascii();
-            if coding.is_empty() || self.chunked {
-                return Err(CODING);
-            }
-            if coding.eq_ignore_ascii_case(b"chunked") {
-                self.chunked = true;
-            } else {
-                self.unknown_coding = true;
-            }
-        }
-        Ok(())
-    }
-
-    fn apply(self, head: &mut Head) -> Result<(), Refusal> {
-        if self.hosts > 1 || (self.hosts == 0 && head.version_minor == 1) {
-            return Err(HOST);
-        }
-        head.framing = match (self.length, self.coding_lines) {
-            (None, 0) => Framing::None,
-            (Some(_), 0) if self.length_too_large => return Err(BODY_TOO_LARGE),
-            (Some(length), 0) => Framing::Length(length),
-            (Some(_), _) => return Err(LENGTH_AND_CODING),
-            // A 1.0 hop may have passed the field on without knowing it (RFC 9112 section 6.1).
-            (None, _) if head.version_minor == 0 => return Err(CODING),
-            (None, _) if self.unknown_coding => return Err(UNKNOWN_CODING),
-            (None, _) => Framing::Chunked,
-        };
-        if self.expect_other {
-            return Err(EXPECTATION);
-        }
-        head.expect_continue = self.expect_continue && head.version_minor == 1;
-        head.keep_alive = !self.close && (head.version_minor == 1 || self.keep_alive);
-        Ok(())
-    }
 }
 
 /// Whether `byte` may be in a token (RFC 9110 section 5.6.2).

@@ -13,6 +13,7 @@
 
 use std::borrow::Cow;
 
+use crate::http::encode::hex_digits;
 use crate::http::parse::is_host;
 
 /// Why a target is no target. Each is a 400 for the request; the connection may live on, since
@@ -206,13 +207,12 @@ pub(crate) fn hex_digit(digit: u8) -> Option<u8> {
 /// Appends `segment` so that [`decode_segment`] gives it back: unreserved characters and those
 /// that need no escape in a path stay (RFC 3986 section 3.3). For `Location`.
 pub fn push_segment(out: &mut Vec<u8>, segment: &str) {
-    const HEX: &[u8; 16] = b"0123456789ABCDEF";
-    let hex = |nibble: u8| HEX.get(usize::from(nibble & 0xf)).copied().unwrap_or(b'0');
     for &byte in segment.as_bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte) {
             out.push(byte);
         } else {
-            out.extend_from_slice(&[b'%', hex(byte >> 4), hex(byte)]);
+            out.push(b'%');
+            out.extend_from_slice(&hex_digits(byte).map(|digit| digit.to_ascii_uppercase()));
         }
     }
 }
