@@ -300,3 +300,248 @@ impl BodyDecoder {
 fn is_text(byte: u8) -> bool {
     byte == b'\t' || (byte >= b' ' && byte != 0x7f)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::rng::Rng;
+
+    const LIMIT: u64 = 1 << 20;
+
+    /// What became of a body: its payload, and where it ended, if it did.
+    type Outcome = Result<(Vec<u8>, Option<usize>), BodyError>;
+
+    /// Decodes `input`, of which at any time only what is before the next of `cuts` is there.
+    fn decode(framing: Framing, limit: u64, input: &[u8], cuts: &[usize]) -> Outcome {
+        let mut decoder = BodyDecoder::new(framing, limit)?;
+        let mut payload = Vec::new();
+        let mut at = 0;
+        for &cut in cuts.iter().chain([&input.len()]) {
+            while !decoder.is_done() && at < cut {
+                let available = &input[at..cut];
+                let step = decoder.decode(available)?;
+                assert!(step.consumed > 0, "a step that takes nothing");
+                payload.extend_from_slice(&available[step.payload]);
+                at += step.consumed;
+            }
+        }
+        Ok((payload, decoder.is_done().then_some(at)))
+    }
+
+    fn chunked(input: &[u8]) -> Outcome {
+        decode(Framing::Chunked, LIMIT, input, &[])
+    }
+
+    /// Every way to cut `input` in two, and byte by byte.
+    fn for_every_split(input: &[u8], mut check: impl FnMut(&[usize])) {
+        for cut in 0..=input.len() {
+            check(&[cut]);
+        }
+        check(&(0..=input.len()).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_length_takes_so_many_bytes_and_no_more() {
+        for cut in 0..8 {
+            let outcome = decode(Framing::Length(5), 5, b"helloGET", &[cut]);
+            assert_eq!(outcome, Ok((b"hello".to_vec(), Some(5))), "{cut}");
+        }
+        assert_eq!(
+            decode(Framing::Length(5), 5, b"hell", &[]),
+            Ok((b"hell".to_vec(), None))
+        );
+    }
+
+    #[test]
+    fn no_body_is_done_at_once() {
+        for framing in [Framing::None, Framing::Length(0)] {
+            let mut decoder = BodyDecoder::new(framing, 0).unwrap();
+            assert!(decoder.is_done());
+            let step = decoder.decode(b"GET").unwrap();
+            assert_eq!(
+                step,
+                Step {
+                    consumed: 0,
+                    payload: 0..0,
+                    done: true
+                }
+            );
+        }
+    }
+
+    #[test]
+    fn chunks_with_extensions_and_trailers() {
+        let input = b"5;a=b;c=\"d e\"\r\nhello\r\n0005 \t;x\r\n worl\r\n1\r\nd\r\n00;last\r\n\
+            Trailer: one\r\nEmpty:\r\n\r\nGET / HTTP/1.1\r\n";
+        let end = input.len() - b"GET / HTTP/1.1\r\n".len();
+        for_every_split(input, |cuts| {
+            let outcome = decode(Framing::Chunked, LIMIT, input, cuts);
+            assert_eq!(
+                outcome,
+                Ok((b"hello world".to_vec(), Some(end))),
+                "{cuts:?}"
+            );
+        });
+        for length in 0..end {
+            let (_, done) = chunked(&input[..length]).unwrap();
+            assert_eq!(done, None, "the first {length} bytes");
+        }
+    }
+
+    /// cases/http.md 2 and 3, and what else could be framed in two ways.
+    #[test]
+    fn chunk_framing_is_strict() {
+        let cases: &[(&[u8], BodyError)] = &[
+            // 2: a bare LF ends a chunk-size line or an extension.
+            (b"5\nhello\r\n0\r\n\r\n", BodyError::ChunkSize),
+            (b"5;ext\nhello\r\n0\r\n\r\n", BodyError::ChunkLine),
+            (b"5;\n", BodyError::ChunkLine),
+            (b"5 \n", BodyError::ChunkLine),
+            (b"5\r\nhello\n0\r\n\r\n", BodyError::ChunkEnd),
+            (b"0\n\r\n", BodyError::ChunkSize),
+            // 3: sizes, and data that CR LF does not follow.
+            (b"80000000\r\n", BodyError::TooLarge),
+            (b"FFFFFFFFFFFFFFFF\r\n", BodyError::TooLarge),
+            (b"FFFFFFFFFFFFFFFFF", BodyError::ChunkSize),
+            (b"00000000000000001", BodyError::ChunkSize),
+            (b"3\r\nhello", BodyError::ChunkEnd),
+            (b"3\r\nabc\rX", BodyError::ChunkEnd),
+            (b"5\r\nhel\r\n0\r\n\r\n", BodyError::ChunkEnd),
+            (b"0\r\nXX", BodyError::Trailer),
+            // What some parser takes for a size.
+            (b"\r\n", BodyError::ChunkSize),
+            (b";ext\r\n", BodyError::ChunkSize),
+            (b" 5\r\n", BodyError::ChunkSize),
+            (b"+5\r\n", BodyError::ChunkSize),
+            (b"-5\r\n", BodyError::ChunkSize),
+            (b"0x5\r\n", BodyError::ChunkSize),
+            (b"5_\r\n", BodyError::ChunkSize),
+            (b"g\r\n", BodyError::ChunkSize),
+            (b"5 \r\n", BodyError::ChunkLine),
+            (b"5 5\r\n", BodyError::ChunkLine),
+            (b"5\rX", BodyError::ChunkLine),
+            (b"5;a\rb\r\n", BodyError::ChunkLine),
+            (b"5;a\0b\r\n", BodyError::ChunkLine),
+            // Trailers are field lines.
+            (b"0\r\nA: b\n\r\n", BodyError::Trailer),
+            (b"0\r\nA : b\r\n\r\n", BodyError::Trailer),
+            (b"0\r\n A: b\r\n\r\n", BodyError::Trailer),
+            (b"0\r\nA: b\r\n c\r\n\r\n", BodyError::Trailer),
+            (b"0\r\nA: b\0\r\n\r\n", BodyError::Trailer),
+            (b"0\r\n: b\r\n\r\n", BodyError::Trailer),
+            (b"0\r\nA: b\rC\r\n\r\n", BodyError::Trailer),
+            (b"0\r\n\n", BodyError::Trailer),
+            (b"0\r\n\rX", BodyError::Trailer),
+        ];
+        for (bad, error) in cases {
+            for prefix in [&b""[..], b"2;x\r\nok\r\n"] {
+                let input = [prefix, bad].concat();
+                // Some are not seen for what they are before the line ends.
+                let padded = [&input[..], b"\r\n"].concat();
+                for_every_split(&padded, |cuts| {
+                    let outcome = decode(Framing::Chunked, LIMIT, &padded, cuts);
+                    assert_eq!(outcome, Err(*error), "{} {cuts:?}", input.escape_ascii());
+                });
+            }
+        }
+    }
+
+    #[test]
+    fn too_large_is_known_before_the_data() {
+        assert_eq!(
+            BodyDecoder::new(Framing::Length(6), 5).err(),
+            Some(BodyError::TooLarge)
+        );
+        assert!(BodyDecoder::new(Framing::Length(5), 5).is_ok());
+        let chunked = |limit, input: &[u8]| decode(Framing::Chunked, limit, input, &[]);
+        assert!(chunked(5, b"5\r\nhello\r\n0\r\n\r\n").is_ok());
+        assert_eq!(chunked(4, b"5\r\n"), Err(BodyError::TooLarge));
+        assert_eq!(chunked(5, b"3\r\nabc\r\n3\r\n"), Err(BodyError::TooLarge));
+        // No sum wraps around.
+        let most = b"1\r\na\r\nFFFFFFFFFFFFFFFF\r\n";
+        assert_eq!(chunked(u64::MAX, most), Err(BodyError::TooLarge));
+        let most = b"FFFFFFFFFFFFFFFF\r\nabc";
+        assert_eq!(chunked(u64::MAX, most), Ok((b"abc".to_vec(), None)));
+    }
+
+    #[test]
+    fn overhead_is_bounded() {
+        let extension = |bytes: usize| format!("1;{}\r\na\r\n0\r\n\r\n", "x".repeat(bytes - 1));
+        let most = CHUNK_EXTENSION_BYTES_MAX as usize;
+        assert!(chunked(extension(most).as_bytes()).is_ok());
+        assert_eq!(
+            chunked(extension(most + 1).as_bytes()),
+            Err(BodyError::Overhead)
+        );
+        // Over all chunks, not for each.
+        let many = "1;xxx\r\na\r\n".repeat(most / 4 + 1);
+        assert_eq!(chunked(many.as_bytes()), Err(BodyError::Overhead));
+
+        // `A:` and the CR count, the LF does not.
+        let trailer = |bytes: usize| format!("0\r\nA:{}\r\n\r\n", "x".repeat(bytes - 3));
+        let most = TRAILER_BYTES_MAX as usize;
+        assert!(chunked(trailer(most).as_bytes()).is_ok());
+        assert_eq!(
+            chunked(trailer(most + 1).as_bytes()),
+            Err(BodyError::Overhead)
+        );
+
+        // Tiny chunks end at the payload limit.
+        let endless = "1\r\na\r\n".repeat(11);
+        let outcome = decode(Framing::Chunked, 10, endless.as_bytes(), &[]);
+        assert_eq!(outcome, Err(BodyError::TooLarge));
+    }
+
+    #[test]
+    fn payload_can_pass_by() {
+        let mut decoder = BodyDecoder::new(Framing::Length(10), 10).unwrap();
+        assert_eq!(decoder.decode(b"abc").unwrap().payload, 0..3);
+        assert_eq!(decoder.remaining(), Some(7));
+        decoder.take_payload(7);
+        assert!(decoder.is_done());
+    }
+
+    /// Mutated chunked bodies: nothing panics, and no split changes what comes out.
+    #[test]
+    fn no_split_changes_the_result() {
+        let seed = 0x7468_616d;
+        println!("seed {seed}");
+        let mut rng = Rng::from_seed(seed);
+        let interesting = b"\r\n;0123456789abcdefF \t:A\0\x80";
+        for round in 0..50_000 {
+            let mut input =
+                b"5;a=b\r\nhello\r\n01\r\nx\r\n0\r\nA: b\r\n\r\nGET / HTTP/1.1".to_vec();
+            for _ in 0..rng.below(4) {
+                let at = rng.below(input.len() as u64) as usize;
+                let byte = interesting[rng.below(interesting.len() as u64) as usize];
+                match rng.below(3) {
+                    0 => input[at] = byte,
+                    1 => input.insert(at, byte),
+                    _ => drop(input.remove(at)),
+                }
+            }
+            let framing = match rng.below(4) {
+                0 => Framing::Length(rng.below(60)),
+                _ => Framing::Chunked,
+            };
+            let limit = rng.below(30);
+            let whole = decode(framing, limit, &input, &[]);
+            let mut cuts: Vec<_> = (0..rng.below(6))
+                .map(|_| rng.below(input.len() as u64) as usize)
+                .collect();
+            cuts.sort_unstable();
+            let shown = input.escape_ascii();
+            assert_eq!(
+                decode(framing, limit, &input, &cuts),
+                whole,
+                "seed {seed} round {round} cuts {cuts:?} of {shown}"
+            );
+            let bytewise: Vec<_> = (0..input.len()).collect();
+            assert_eq!(
+                decode(framing, limit, &input, &bytewise),
+                whole,
+                "round {round}: {shown}"
+            );
+        }
+    }
+}

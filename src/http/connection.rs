@@ -371,13 +371,14 @@ impl Connection {
     pub fn drain(&mut self) -> DrainEvent {
         debug_assert!(matches!(self.state, State::Drain | State::Closed));
         self.discard();
-        if self.ended || self.drained_bytes > self.limits.drain_bytes_max {
+        if self.ended || self.drained_bytes >= self.limits.drain_bytes_max {
             self.state = State::Closed;
         }
         if self.state == State::Drain {
             return DrainEvent::NeedInput;
         }
         self.input.release();
+        self.head = Head::default();
         DrainEvent::Done
     }
 

@@ -255,3 +255,129 @@ fn reason(status: u16) -> &'static str {
         _ => "",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(write: impl FnOnce(&mut Vec<u8>)) -> String {
+        let mut out = Vec::new();
+        write(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_head_byte_for_byte() {
+        let written = text(|out| {
+            let mut head = ResponseHead::new(out, 201);
+            head.date(b"Sun, 06 Nov 1994 08:49:37 GMT")
+                .header("Content-Type", b"text/plain; charset=utf-8")
+                .offset("Stream-Next-Offset", 42)
+                .header_u64("Stream-Incarnation", 9_007_199_254_740_991)
+                .close();
+            head.finish_with_length(0);
+        });
+        assert_eq!(
+            written,
+            "HTTP/1.1 201 Created\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n\
+             Content-Type: text/plain; charset=utf-8\r\n\
+             Stream-Next-Offset: 00000000000000000042\r\n\
+             Stream-Incarnation: 9007199254740991\r\nConnection: close\r\n\
+             Content-Length: 0\r\n\r\n"
+        );
+    }
+
+    #[test]
+    fn every_way_to_end_a_head() {
+        type Finish = fn(ResponseHead<'_>);
+        let cases: [(u16, Finish, &str); 4] = [
+            (
+                200,
+                |head| head.finish_with_length(8_388_608),
+                "OK\r\nContent-Length: 8388608\r\n\r\n",
+            ),
+            (
+                200,
+                |head| head.finish_chunked(),
+                "OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+            ),
+            (204, |head| head.finish_no_body(), "No Content\r\n\r\n"),
+            (
+                200,
+                |head| head.finish_until_close(),
+                "OK\r\nConnection: close\r\n\r\n",
+            ),
+        ];
+        for (status, finish, end) in cases {
+            let written = text(|out| finish(ResponseHead::new(out, status)));
+            assert_eq!(written, format!("HTTP/1.1 {status} {end}"));
+        }
+    }
+
+    #[test]
+    fn no_value_adds_a_line() {
+        let written = text(|out| {
+            let mut head = ResponseHead::new(out, 200);
+            head.header("Content-Type", b"a\r\nSet-Cookie: b\0\x7f\tc");
+            head.finish_no_body();
+        });
+        assert_eq!(
+            written,
+            "HTTP/1.1 200 OK\r\nContent-Type: a  Set-Cookie: b  \tc\r\n\r\n"
+        );
+        let mut out = Vec::new();
+        ResponseHead::new(&mut out, 200).header("X", "é".as_bytes());
+        assert!(out.is_empty());
+    }
+
+    #[test]
+    fn an_unfinished_head_leaves_nothing() {
+        let written = text(|out| {
+            out.extend_from_slice(b"before");
+            ResponseHead::new(out, 500).header("X", b"y");
+        });
+        assert_eq!(written, "before");
+    }
+
+    #[test]
+    fn an_unknown_status_has_an_empty_reason() {
+        let written = text(|out| ResponseHead::new(out, 299).finish_no_body());
+        assert_eq!(written, "HTTP/1.1 299 \r\n\r\n");
+    }
+
+    #[test]
+    fn numbers() {
+        for value in [0, 1, 9, 10, 99, 1_000_000_007, u64::MAX] {
+            assert_eq!(text(|out| push_u64(out, value)), value.to_string());
+            assert_eq!(text(|out| push_offset(out, value)), format!("{value:020}"));
+        }
+        for length in [1, 9, 10, 15, 16, 255, 4096, 0x00ab_cdef, u64::MAX] {
+            assert_eq!(
+                text(|out| chunk_start(out, length)),
+                format!("{length:x}\r\n")
+            );
+        }
+    }
+
+    #[test]
+    fn chunks() {
+        let written = text(|out| {
+            chunk(out, b"hello");
+            chunk(out, b"");
+            chunk_start(out, 16);
+            out.extend_from_slice(b"0123456789abcdef");
+            chunk_end(out);
+            last_chunk(out);
+        });
+        assert_eq!(written, "5\r\nhello\r\n10\r\n0123456789abcdef\r\n0\r\n\r\n");
+    }
+
+    #[test]
+    fn dates() {
+        let date = |seconds| String::from_utf8(format_date(seconds).to_vec()).unwrap();
+        assert_eq!(date(0), "Thu, 01 Jan 1970 00:00:00 GMT");
+        assert_eq!(date(784_111_777), "Sun, 06 Nov 1994 08:49:37 GMT");
+        assert_eq!(date(DATE_SECONDS_MAX), "Thu, 31 Dec 9998 23:59:59 GMT");
+        assert_eq!(date(u64::MAX), date(DATE_SECONDS_MAX));
+    }
+}

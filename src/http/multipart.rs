@@ -33,9 +33,9 @@ pub struct Boundary([u8; BOUNDARY_BYTES]);
 
 impl Boundary {
     /// The boundary made of `random`, which must be unpredictable and used once.
-    pub fn new(random: u128) -> Self {
+    pub fn new(random: [u8; 16]) -> Self {
         let mut bytes = [b'0'; BOUNDARY_BYTES];
-        let random = random.to_be_bytes().into_iter().flat_map(hex_digits);
+        let random = random.into_iter().flat_map(hex_digits);
         let content = PREFIX.iter().copied().chain(random);
         bytes
             .iter_mut()
@@ -121,5 +121,72 @@ impl BodyLength {
     /// The length of the body, in bytes, with its end.
     pub fn total(self) -> u64 {
         self.bytes.saturating_add(END_BYTES)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RANDOM: [u8; 16] = [
+        0x9f, 0x1c, 0x2e, 0x7a, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0xa0, 0xff,
+    ];
+    const TOKEN: &str = "thalweg-bootstrap-9f1c2e7a00010203040506070809a0ff";
+
+    fn body(parts: &[(&str, &[u8])]) -> (Vec<u8>, u64) {
+        let mut writer = MultipartWriter::new(Boundary::new(RANDOM));
+        let mut length = BodyLength::default();
+        let mut out = Vec::new();
+        for (content_type, bytes) in parts {
+            length.part(content_type.len(), bytes.len() as u64);
+            writer.part(&mut out, content_type.as_bytes());
+            out.extend_from_slice(bytes);
+        }
+        writer.finish(&mut out);
+        (out, length.total())
+    }
+
+    #[test]
+    fn the_boundary_is_prefix_and_hex() {
+        let boundary = Boundary::new(RANDOM);
+        assert_eq!(boundary.as_bytes(), TOKEN.as_bytes());
+        assert_eq!(
+            boundary.content_type(),
+            format!("multipart/mixed; boundary={TOKEN}").into_bytes()
+        );
+    }
+
+    #[test]
+    fn a_body_byte_for_byte() {
+        let (out, length) = body(&[
+            ("application/octet-stream", b""),
+            ("application/json", b"{\"a\":1}\n"),
+        ]);
+        let expected = format!(
+            "--{TOKEN}\r\nContent-Type: application/octet-stream\r\n\r\n\
+             \r\n--{TOKEN}\r\nContent-Type: application/json\r\n\r\n{{\"a\":1}}\n\
+             \r\n--{TOKEN}--\r\n"
+        );
+        assert_eq!(
+            out.escape_ascii().to_string(),
+            expected.as_bytes().escape_ascii().to_string()
+        );
+        assert_eq!(length, expected.len() as u64);
+    }
+
+    #[test]
+    fn the_length_is_known_in_advance() {
+        let parts: Vec<(&str, &[u8])> = vec![("text/plain", b"some bytes"); 7];
+        for count in 1..=parts.len() {
+            let (out, length) = body(&parts[..count]);
+            assert_eq!(out.len() as u64, length, "{count} parts");
+        }
+    }
+
+    #[test]
+    fn a_content_type_cannot_add_lines() {
+        let (out, length) = body(&[("a/b\r\nX: y", b"")]);
+        assert!(out.windows(3).all(|window| window != b"\nX:"));
+        assert_eq!(out.len() as u64, length);
     }
 }

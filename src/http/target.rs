@@ -216,3 +216,201 @@ pub fn push_segment(out: &mut Vec<u8>, segment: &str) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::rng::Rng;
+
+    fn path<'b>(path: &'b [u8], query: Option<&'b [u8]>) -> Result<Target<'b>, TargetError> {
+        Ok(Target::Path {
+            path,
+            query,
+            authority: None,
+        })
+    }
+
+    #[test]
+    fn origin_form() {
+        assert_eq!(parse_target(b"/"), path(b"/", None));
+        assert_eq!(parse_target(b"/a/b?c=d?e"), path(b"/a/b", Some(b"c=d?e")));
+        assert_eq!(parse_target(b"/a?"), path(b"/a", Some(b"")));
+        assert_eq!(parse_target(b"//a"), path(b"//a", None));
+        assert_eq!(parse_target(b"*"), Ok(Target::Asterisk));
+    }
+
+    /// cases/http.md 4.
+    #[test]
+    fn absolute_form_is_the_same_path() {
+        for (raw, expected) in [
+            (&b"http://host/a/b?c"[..], path(b"/a/b", Some(b"c"))),
+            (b"HTTP://127.0.0.1:4437/a", path(b"/a", None)),
+            (b"https://[::1]/a", path(b"/a", None)),
+            (b"http://host", path(b"/", None)),
+            (b"http://host?c", path(b"/", Some(b"c"))),
+        ] {
+            let parsed = parse_target(raw).map(|target| match target {
+                Target::Path {
+                    path,
+                    query,
+                    authority,
+                } => {
+                    assert!(authority.is_some_and(|authority| !authority.is_empty()));
+                    Target::Path {
+                        path,
+                        query,
+                        authority: None,
+                    }
+                }
+                target => target,
+            });
+            assert_eq!(parsed, expected, "{}", raw.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn no_target() {
+        for raw in [
+            "",
+            "a",
+            "host:80",
+            "http:///a",
+            "http://u@host/a",
+            "ftp://host/a",
+            "**",
+        ] {
+            assert_eq!(
+                parse_target(raw.as_bytes()),
+                Err(TargetError::Form),
+                "{raw}"
+            );
+        }
+        assert_eq!(parse_target(b"/a#b"), Err(TargetError::Fragment));
+        assert_eq!(parse_target(b"http://host#b"), Err(TargetError::Fragment));
+    }
+
+    fn split(path: &[u8]) -> Result<Vec<String>, TargetError> {
+        segments(path)
+            .map(|segment| segment.map(Cow::into_owned))
+            .collect()
+    }
+
+    #[test]
+    fn segments_are_split_then_decoded_once() {
+        for (raw, expected) in [
+            (&b"/"[..], &[""][..]),
+            (b"/a/b", &["a", "b"]),
+            (b"/a//b/", &["a", "", "b", ""]),
+            (b"/%61%2B+", &["a++"]),
+            (b"/%252F", &["%2F"]),
+            (b"/%C3%a9/\xc3\xa9", &["\u{e9}", "\u{e9}"]),
+            (b"/./a.b.c", &[".", "a.b.c"]),
+            (b"/a%3Fb%23", &["a?b#"]),
+        ] {
+            assert_eq!(split(raw).unwrap(), expected, "{}", raw.escape_ascii());
+        }
+        assert!(matches!(
+            decode_segment(b"plain"),
+            Ok(Cow::Borrowed("plain"))
+        ));
+    }
+
+    #[test]
+    fn segments_that_are_none() {
+        for (raw, error) in [
+            (&b"/a%2Fb"[..], TargetError::Slash),
+            (b"/a/..", TargetError::DotDot),
+            (b"/%2e%2E/x", TargetError::DotDot),
+            (b"/a..b", TargetError::DotDot),
+            (b"/%00", TargetError::Nul),
+            (b"/%", TargetError::Escape),
+            (b"/%4", TargetError::Escape),
+            (b"/%4/a", TargetError::Escape),
+            (b"/%zz", TargetError::Escape),
+            (b"/%+1", TargetError::Escape),
+            (b"/%ff", TargetError::Utf8),
+            (b"/%c3/%a9", TargetError::Utf8),
+            (b"/%ed%a0%80", TargetError::Utf8),
+            (b"/%c0%af", TargetError::Utf8),
+            (b"/\xff", TargetError::Utf8),
+        ] {
+            assert_eq!(split(raw), Err(error), "{}", raw.escape_ascii());
+        }
+    }
+
+    fn pairs(query: &str) -> Result<Vec<(String, String)>, TargetError> {
+        query_pairs(query.as_bytes())
+            .map(|pair| pair.map(|(key, value)| (key.into_owned(), value.into_owned())))
+            .collect()
+    }
+
+    #[test]
+    fn queries() {
+        let owned = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+            pairs
+                .iter()
+                .map(|&(key, value)| (key.to_owned(), value.to_owned()))
+                .collect()
+        };
+        for (query, expected) in [
+            ("", &[][..]),
+            ("&&", &[]),
+            ("offset=-1&live=sse", &[("offset", "-1"), ("live", "sse")]),
+            ("a=1&a=2", &[("a", "1"), ("a", "2")]),
+            ("a", &[("a", "")]),
+            ("=b", &[("", "b")]),
+            ("a=b=c", &[("a", "b=c")]),
+            ("a=1+2%2B3", &[("a", "1 2+3")]),
+            ("%6Fffset=%2541", &[("offset", "%41")]),
+            ("a=x%26y%3Dz", &[("a", "x&y=z")]),
+        ] {
+            assert_eq!(pairs(query).unwrap(), owned(expected), "{query}");
+        }
+        assert_eq!(pairs("a=%"), Err(TargetError::Escape));
+        assert_eq!(pairs("%ff=1"), Err(TargetError::Utf8));
+    }
+
+    #[test]
+    fn what_is_encoded_decodes_to_itself() {
+        let mut out = Vec::new();
+        push_segment(&mut out, "a b/\u{e9}%\r\n~@");
+        assert_eq!(out.escape_ascii().to_string(), "a%20b%2F%C3%A9%25%0D%0A~@");
+
+        let seed = 0x7468_616e;
+        println!("seed {seed}");
+        let mut rng = Rng::from_seed(seed);
+        for _ in 0..10_000 {
+            let text: String = (0..rng.below(8))
+                .filter_map(|_| char::from_u32(rng.below(0x250) as u32))
+                .filter(|&c| c != '\0' && c != '/')
+                .collect::<String>()
+                .replace("..", ".");
+            let mut raw = Vec::new();
+            push_segment(&mut raw, &text);
+            assert!(raw.is_ascii());
+            assert_eq!(decode_segment(&raw).unwrap(), text);
+        }
+    }
+
+    /// Nothing panics, whatever the bytes, and what comes out has nothing forbidden in it.
+    #[test]
+    fn random_targets() {
+        let seed = 0x7468_616f;
+        println!("seed {seed}");
+        let mut rng = Rng::from_seed(seed);
+        let alphabet = b"/%?#&=+.*:@02Fefah\xc3\xa9\xff\0";
+        for _ in 0..50_000 {
+            let raw: Vec<u8> = (0..rng.below(24))
+                .map(|_| alphabet[rng.below(alphabet.len() as u64) as usize])
+                .collect();
+            let Ok(Target::Path { path, query, .. }) = parse_target(&raw) else {
+                continue;
+            };
+            assert_eq!(path.first(), Some(&b'/'));
+            for segment in segments(path).flatten() {
+                assert!(!segment.contains(['/', '\0']) && !segment.contains(".."));
+            }
+            let _ = query_pairs(query.unwrap_or_default()).count();
+        }
+    }
+}
