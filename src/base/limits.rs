@@ -76,6 +76,11 @@ pub const JOURNAL_SLACK_BYTES: u64 = MIB as u64;
 pub const SHARDS_MAX: usize = 1024;
 /// Deepest ring the kernel makes, in entries.
 pub const RING_DEPTH_MAX: usize = 32 * KIB;
+/// Least I/O memory of an executor, in bytes: glommio takes no less.
+pub const IO_MEMORY_BYTES_MIN: usize = 64 * KIB;
+/// Longest spin of an idle executor, in microseconds: beyond a tick of the kernel's scheduler it
+/// only starves others.
+pub const SPIN_US_MAX: u64 = 10_000;
 
 /// When an append is acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -12,27 +12,25 @@
 //!   Whether the *machine* can serve it is [`doctor`](super::doctor)'s to say.
 
 use std::{
-    error,
     ffi::OsString,
-    fmt, io,
+    fmt,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     thread,
 };
 
-use crate::base::limits::{Durability, Limits, LimitsError, MIB, RING_DEPTH_MAX, SHARDS_MAX};
+use crate::base::limits::{
+    Durability, IO_MEMORY_BYTES_MIN, Limits, MIB, RING_DEPTH_MAX, SHARDS_MAX, SPIN_US_MAX,
+};
 
+mod error;
 mod file;
 mod print;
 pub mod settings;
 mod unit;
 
+pub use error::ConfigError;
 use settings::{SETTINGS, Setting};
-
-/// Most of [`Config::spin_us`]: beyond a tick of the kernel's scheduler spinning only starves others.
-pub const SPIN_US_MAX: u64 = 10_000;
-/// Least of [`Config::io_memory_bytes`]: glommio takes no less.
-pub const IO_MEMORY_BYTES_MIN: usize = 64 * 1024;
 
 /// The effective settings of one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +50,7 @@ pub struct Config {
     pub cores: Option<Vec<usize>>,
     /// Browser origins that may use the data plane; empty for any.
     pub cors_allow_origins: Vec<String>,
-    /// I/O memory of each executor, in bytes; registered with the kernel once per ring, three times.
+    /// I/O memory of each executor, in bytes; registered with each of its three rings.
     pub io_memory_bytes: usize,
     /// Entries of each io_uring, three of which make an executor; 1 to [`RING_DEPTH_MAX`].
     pub ring_depth: usize,
@@ -265,172 +263,5 @@ fn share_a_port(a: SocketAddr, b: SocketAddr) -> bool {
     a.port() == b.port() && a.port() != 0 && overlap
 }
 
-/// Why there is no configuration.
-#[derive(Debug)]
-pub enum ConfigError {
-    /// The file named by `--config` cannot be read.
-    FileUnreadable {
-        /// The file.
-        path: PathBuf,
-        /// The kernel's reason.
-        error: io::Error,
-    },
-    /// The file is no TOML.
-    FileSyntax {
-        /// The file.
-        path: PathBuf,
-        /// Counted from 1.
-        line: usize,
-        /// The parser's reason.
-        message: String,
-    },
-    /// A key of the file that names no setting.
-    UnknownKey {
-        /// The file.
-        path: PathBuf,
-        /// Counted from 1.
-        line: usize,
-        /// As written.
-        key: String,
-        /// The setting whose name is nearest, if one is near.
-        nearest: Option<&'static str>,
-    },
-    /// A setting given twice in the file, once with dashes and once with underscores.
-    RepeatedKey {
-        /// The file.
-        path: PathBuf,
-        /// Of the second, counted from 1.
-        line: usize,
-        /// The setting.
-        setting: &'static str,
-    },
-    /// A value that its setting cannot have.
-    BadValue {
-        /// The setting.
-        setting: &'static str,
-        /// As written.
-        value: String,
-        /// What would have been right.
-        wanted: String,
-        /// Where it was written.
-        source: Source,
-    },
-    /// A number that its setting cannot have.
-    OutOfRange {
-        /// The setting.
-        setting: &'static str,
-        /// The number.
-        have: u64,
-        /// The smallest allowed.
-        least: u64,
-        /// The largest allowed.
-        most: u64,
-        /// Where it was written.
-        source: Source,
-    },
-    /// Data plane and admin plane on one port.
-    SameAddress {
-        /// The data plane's.
-        listen: SocketAddr,
-        /// The admin plane's.
-        admin_listen: SocketAddr,
-    },
-    /// Limits that cannot work together.
-    Limits(LimitsError),
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::FileUnreadable { path, error } => write!(
-                f,
-                "cannot read the configuration file {}: {error}; name a readable file with --config, or leave it out",
-                path.display()
-            ),
-            Self::FileSyntax {
-                path,
-                line,
-                message,
-            } => {
-                write!(
-                    f,
-                    "{}:{line}: not valid TOML: {}",
-                    path.display(),
-                    message.trim_end()
-                )
-            }
-            Self::UnknownKey {
-                path,
-                line,
-                key,
-                nearest,
-            } => {
-                write!(
-                    f,
-                    "{}:{line}: there is no setting `{key}`; ",
-                    path.display()
-                )?;
-                match nearest {
-                    Some(name) => write!(f, "did you mean `{name}`?"),
-                    None => f.write_str("`thalweg serve --print-config` lists them"),
-                }
-            }
-            Self::RepeatedKey {
-                path,
-                line,
-                setting,
-            } => {
-                write!(
-                    f,
-                    "{}:{line}: `{setting}` is set twice; keep one",
-                    path.display()
-                )
-            }
-            Self::BadValue {
-                setting,
-                value,
-                wanted,
-                source,
-            } => {
-                write!(
-                    f,
-                    "{source}: `{value}` is no value for {setting}; write {wanted}"
-                )
-            }
-            Self::OutOfRange {
-                setting,
-                have,
-                least,
-                most,
-                source,
-            } => {
-                write!(f, "{source}: {setting} is {have}, and must be ")?;
-                match *most {
-                    u64::MAX => write!(f, "at least {least}"),
-                    most => write!(f, "from {least} to {most}"),
-                }
-            }
-            Self::SameAddress {
-                listen,
-                admin_listen,
-            } => write!(
-                f,
-                "--listen {listen} and --admin-listen {admin_listen} share a port; give the admin plane another"
-            ),
-            Self::Limits(error) => write!(
-                f,
-                "limits that cannot work together: {error}; `thalweg serve --print-config` without this setting shows the others"
-            ),
-        }
-    }
-}
-
-impl error::Error for ConfigError {
-    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        match self {
-            Self::FileUnreadable { error, .. } => Some(error),
-            Self::Limits(error) => Some(error),
-            _ => None,
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

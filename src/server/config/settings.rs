@@ -149,7 +149,7 @@ settings! {
     "cors-allow-origin" cors_allow_origins: Origins
         "A browser origin that may use the data plane; repeatable, by default any";
     "io-memory-bytes" io_memory_bytes: Bytes
-        "I/O memory of each executor, locked three times over";
+        "I/O memory of each executor; counts three times against the memlock limit";
     "ring-depth" ring_depth: Count "Entries of each io_uring";
     "spin-us" spin_us: Micros
         "How long an idle executor spins before it sleeps; above 0 only with cores to spare";

@@ -288,7 +288,8 @@ impl Form<Vec<String>> for Origins {
             return Ok(origins);
         }
         Err(String::from(
-            "origins as a browser sends them, as https://app.example.org or http://localhost:3000 (no path, lower case), or * alone",
+            "origins as a browser sends them, as https://app.example.org or \
+             http://localhost:3000 (no path, lower case), or * alone",
         ))
     }
 
