@@ -1,0 +1,126 @@
+//! The batch that fills while others are on their way.
+//!
+//! Records are copied once, straight into memory that direct I/O takes, in
+//! pieces of at most 1 MiB so that each piece is one write. The header's place
+//! is kept free at the front and filled in last, when the batch is issued and
+//! its number, place and durable mark are known.
+
+use super::format::{BATCH_HEADER_BYTES, BatchHeader, RECORD_HEADER_BYTES, padded};
+use crate::base::checksum::Checksum;
+use crate::base::limits::{DISK_ALIGN, DISK_IO_BYTES_MAX};
+use crate::storage::disk::{AlignedBuf, Disk};
+
+/// A batch that still takes records.
+#[derive(Debug)]
+pub(super) struct OpenBatch {
+    pieces: Vec<AlignedBuf>,
+    /// Bytes used, header included.
+    bytes: usize,
+    records: u32,
+    number: u64,
+    first_record: u64,
+}
+
+/// A batch with its header, padded: what goes to the disk.
+#[derive(Debug)]
+pub(super) struct SealedBatch {
+    pub(super) header: BatchHeader,
+    /// Aligned writes, one after the other, each at most 1 MiB.
+    pub(super) pieces: Vec<AlignedBuf>,
+}
+
+impl OpenBatch {
+    pub(super) fn new<D: Disk>(disk: &D, number: u64, first_record: u64) -> Self {
+        Self {
+            pieces: vec![disk.buffer(DISK_IO_BYTES_MAX)],
+            bytes: BATCH_HEADER_BYTES,
+            records: 0,
+            number,
+            first_record,
+        }
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(super) fn first_record(&self) -> u64 {
+        self.first_record
+    }
+
+    /// Bytes on disk of a batch that holds one record of `payload` bytes.
+    pub(super) fn padded_alone(payload: usize) -> u64 {
+        padded((BATCH_HEADER_BYTES + RECORD_HEADER_BYTES + payload) as u64)
+    }
+
+    /// Bytes on disk if a record of `payload` bytes is added.
+    pub(super) fn padded_with(&self, payload: usize) -> u64 {
+        padded((self.bytes + RECORD_HEADER_BYTES + payload) as u64)
+    }
+
+    /// Bytes on disk as it is.
+    pub(super) fn padded(&self) -> u64 {
+        padded(self.bytes as u64)
+    }
+
+    /// Copies one record in. The caller has checked its length.
+    pub(super) fn push<D: Disk>(&mut self, disk: &D, parts: &[&[u8]], payload: u32) {
+        self.copy(disk, &payload.to_le_bytes());
+        for part in parts {
+            self.copy(disk, part);
+        }
+        self.records += 1;
+    }
+
+    fn copy<D: Disk>(&mut self, disk: &D, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let (piece, at) = (
+                self.bytes / DISK_IO_BYTES_MAX,
+                self.bytes % DISK_IO_BYTES_MAX,
+            );
+            if piece == self.pieces.len() {
+                self.pieces.push(disk.buffer(DISK_IO_BYTES_MAX));
+            }
+            let now = bytes.len().min(DISK_IO_BYTES_MAX - at);
+            let (head, tail) = bytes.split_at(now);
+            self.pieces[piece].as_mut_slice()[at..at + now].copy_from_slice(head);
+            self.bytes += now;
+            bytes = tail;
+        }
+    }
+
+    /// Completes the batch. `header` brings what the batch does not know itself; its number,
+    /// first record, counts and checksums are filled in.
+    pub(super) fn seal(mut self, header: BatchHeader) -> SealedBatch {
+        let pieces_used = self.bytes.div_ceil(DISK_IO_BYTES_MAX);
+        debug_assert_eq!(pieces_used, self.pieces.len());
+        let end = self.bytes - (pieces_used - 1) * DISK_IO_BYTES_MAX;
+        let padded_end = end.next_multiple_of(DISK_ALIGN);
+        if let Some(last) = self.pieces.last_mut() {
+            last.as_mut_slice()[end..padded_end].fill(0);
+            last.truncate(padded_end);
+        }
+
+        let mut checksum = Checksum::seeded(header.epoch);
+        let mut left = self.bytes;
+        for (index, piece) in self.pieces.iter().enumerate() {
+            let from = if index == 0 { BATCH_HEADER_BYTES } else { 0 };
+            let to = left.min(DISK_IO_BYTES_MAX);
+            checksum = checksum.with(&piece.as_slice()[from..to]);
+            left -= to;
+        }
+        let header = BatchHeader {
+            number: self.number,
+            first_record: self.first_record,
+            body_bytes: (self.bytes - BATCH_HEADER_BYTES) as u32,
+            record_count: self.records,
+            body_checksum: checksum.value(),
+            ..header
+        };
+        header.encode(self.pieces[0].as_mut_slice());
+        SealedBatch {
+            header,
+            pieces: self.pieces,
+        }
+    }
+}

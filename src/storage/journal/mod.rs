@@ -1,0 +1,327 @@
+//! The journal of one shard: records in, durable in order.
+//!
+//! ```text
+//! stage ──> open batch ──> issued: write, sync ──> durable ──> on_durable
+//!           (fills while    (up to `in_flight_max`   (in batch order,
+//!            others are      at once, in any order    whatever order the
+//!            on their way)   on the disk)             disk finished in)
+//! ```
+//!
+//! What is guaranteed:
+//! - A record is durable once [`Stage::durable`] has reached the batch that
+//!   [`Stage::stage`] named for it. Batches become durable in order, so what a
+//!   crash leaves is always a prefix of what was staged, and it contains
+//!   everything that was durable.
+//! - A batch is all or nothing.
+//! - What recovery has handed out is durable before [`Journal::open`] returns:
+//!   the files it read from are synced, and a batch that opens the new epoch
+//!   is written and synced at the cut. Nothing handed out vanishes later, and
+//!   bytes behind the cut never return.
+//! - A write or sync that fails, or takes fewer bytes than it was given, stops
+//!   the journal for good (it *latches*): after it nobody knows what the disk
+//!   holds, so nothing more is acknowledged and nothing is tried again. The
+//!   next start finds out by reading.
+//! - A full disk is noticed before it hurts: files are made ahead, whole, so
+//!   that a batch is written into space that exists; when there is none, and
+//!   when the file system's free space falls below the reserve, staging is
+//!   refused ([`StageError::DiskPressure`]) until space returns.
+//!
+//! Crashes, step by step: while a file is made (it has no name yet, see
+//! [`file`]); between write and sync (the batch is whole, torn or absent, and
+//! was not acknowledged); between sync and acknowledgement (whole, and
+//! recovered); during recovery (it only reads until the cut is known, and what
+//! it writes then, it writes again the same way, see [`recovery`]).
+//!
+//! One thread; a [`Journal`] is a handle and clones are the same journal.
+
+mod batch;
+mod file;
+mod format;
+mod reader;
+mod recovery;
+mod signal;
+mod space;
+mod writer;
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use self::batch::OpenBatch;
+use self::file::{Home, JournalFile};
+use self::reader::Span;
+use self::signal::Signal;
+use super::data_dir::Layout;
+use super::disk::Disk;
+use super::error::StorageError;
+use super::manifest::Manifest;
+use crate::base::limits::Limits;
+
+pub use self::reader::{Cut, Tail};
+pub use self::recovery::{RecoveryReport, read_journal};
+
+/// Number of a batch: from 1, without gaps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BatchNumber(pub u64);
+
+/// Place of a record in the journal: the number of records before it, ever.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Position(pub u64);
+
+/// Whether the journal takes records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// It does.
+    Ok,
+    /// Not now: the disk is nearly full. Clears by itself when space returns.
+    DiskPressure,
+    /// Not any more: a write or sync failed. Only a restart helps.
+    Failed,
+}
+
+/// Why a record was not staged. Nothing of it was kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StageError {
+    /// A write or sync failed earlier, or the journal is closed.
+    Latched,
+    /// There is no prepared space for it: try again later.
+    DiskPressure,
+    /// It is longer than [`Options::record_bytes_max`].
+    TooLarge,
+}
+
+/// The face of a journal that deciding code uses.
+pub trait Stage {
+    /// Copies one record, given in parts, into the open batch; it becomes durable with the batch
+    /// returned. Never waits.
+    fn stage(&self, parts: &[&[u8]]) -> Result<BatchNumber, StageError>;
+
+    /// Position that the next staged record gets.
+    fn next_position(&self) -> Position;
+
+    /// The newest durable batch; all before it are durable too.
+    fn durable(&self) -> BatchNumber;
+
+    /// Whether records are taken.
+    fn health(&self) -> Health;
+}
+
+/// When a batch counts as durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// When it is on the medium: survives a loss of power.
+    Sync,
+    /// When the operating system has it: survives a crash of the process only.
+    Os,
+}
+
+/// How a batch gets to the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncMethod {
+    /// Writes, then one `fdatasync`.
+    Fdatasync,
+    /// Writes that return when they are durable (`O_DSYNC`).
+    Dsync,
+}
+
+/// How a journal is opened and run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Epoch of this start; larger than that of every start before.
+    pub epoch: u64,
+    /// Random number that nobody outside knows, the same for every start of this journal:
+    /// [`Manifest::journal_id`](super::manifest::Manifest::journal_id).
+    pub journal_id: u64,
+    /// An empty directory is a new journal. Otherwise it is one that was lost.
+    pub create: bool,
+    /// Records before this are not needed: they need not be there and are not handed out.
+    pub replay_from: Position,
+    /// When a batch counts as durable.
+    pub durability: Durability,
+    /// How it gets there.
+    pub sync_method: SyncMethod,
+    /// Batches on their way at once, at least 1.
+    pub in_flight_max: usize,
+    /// Size of a file, in bytes; a multiple of 4 KiB.
+    pub file_bytes: u64,
+    /// Longest record, in bytes.
+    pub record_bytes_max: usize,
+    /// A batch of this many bytes takes no more records.
+    pub batch_bytes_max: usize,
+    /// Bytes of free space below which staging is refused.
+    pub reserve_bytes: u64,
+    /// Space to be ready behind the file in use, in bytes, in whole files, at least one.
+    pub ahead_bytes: u64,
+}
+
+/// Batches on their way at once.
+const IN_FLIGHT_MAX: usize = 2;
+/// Bytes of a record beside the body of the request that caused it: key, types, producer.
+const RECORD_OVERHEAD_BYTES: usize = 64 << 10;
+/// Default of [`Options::batch_bytes_max`].
+const BATCH_BYTES_MAX: usize = 4 << 20;
+
+impl Options {
+    /// Options for one shard's journal, of the layout that rules or of one being made, in this
+    /// start and under the operator's limits.
+    pub fn new(limits: &Limits, manifest: &Manifest, layout: &Layout, shard: u32) -> Self {
+        let started = manifest.started && layout.number == manifest.layout;
+        Self {
+            epoch: manifest.boot_epoch,
+            journal_id: manifest.journal_id(layout.number, shard),
+            create: !started,
+            replay_from: Position(0),
+            durability: Durability::Sync,
+            sync_method: SyncMethod::Fdatasync,
+            in_flight_max: IN_FLIGHT_MAX,
+            file_bytes: limits.journal_file_bytes,
+            record_bytes_max: limits.request_bytes_max as usize + RECORD_OVERHEAD_BYTES,
+            batch_bytes_max: BATCH_BYTES_MAX,
+            reserve_bytes: limits.disk_reserve_bytes,
+            ahead_bytes: limits.journal_file_bytes.max(4 << 20),
+        }
+    }
+
+    /// Bytes of the smallest file that holds the largest record.
+    fn file_bytes_min(&self) -> u64 {
+        let record = self.record_bytes_max as u64 + format::RECORD_HEADER_BYTES as u64;
+        format::FILE_HEADER_BYTES + format::padded(format::BATCH_HEADER_BYTES as u64 + record)
+    }
+
+    /// True if the largest record fits a file, and all else is in range.
+    pub fn check(&self) -> Result<(), StorageError> {
+        let needed = self.file_bytes_min();
+        if self.file_bytes < needed || !self.file_bytes.is_multiple_of(format::FILE_HEADER_BYTES) {
+            return Err(StorageError::FileTooSmall {
+                file_bytes: self.file_bytes,
+                needed,
+            });
+        }
+        Ok(())
+    }
+
+    /// Files to keep ready behind the one in use.
+    fn files_ahead(&self) -> usize {
+        self.ahead_bytes.div_ceil(self.file_bytes).max(1) as usize
+    }
+}
+
+/// What a journal has done since it was opened; every number only grows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JournalStats {
+    /// Records staged.
+    pub records: u64,
+    /// Bytes of records staged.
+    pub record_bytes: u64,
+    /// Batches that became durable.
+    pub batches: u64,
+    /// Bytes of batches written, headers and padding included.
+    pub batch_bytes: u64,
+    /// Write calls issued for batches.
+    pub writes: u64,
+    /// Sync calls issued for batches.
+    pub syncs: u64,
+    /// Times the journal went on to the next file.
+    pub rolls: u64,
+    /// Records refused for want of space.
+    pub refused: u64,
+}
+
+/// The journal of one shard.
+pub struct Journal<D: Disk>(Rc<Inner<D>>);
+
+impl<D: Disk> Clone for Journal<D> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+struct Inner<D: Disk> {
+    disk: D,
+    home: Home,
+    options: Options,
+    queue: RefCell<Queue<D>>,
+    /// Newest durable batch.
+    durable: Cell<u64>,
+    /// Highest number that batches may carry as proven; stands still without syncs.
+    proven: Cell<u64>,
+    in_flight: Cell<usize>,
+    latched: Cell<bool>,
+    pressure: Cell<bool>,
+    closing: Cell<bool>,
+    /// Something to issue, or the journal is closing.
+    work: Signal,
+    /// A file was taken into use, or a batch has no place.
+    roll: Signal,
+    /// `run` has returned.
+    ended: Cell<bool>,
+    end: Signal,
+    stats: Cell<JournalStats>,
+}
+
+/// Batches that are not issued, and the space they will go to.
+struct Queue<D: Disk> {
+    open: Option<OpenBatch>,
+    /// Batches that take no more records, oldest first.
+    closed: VecDeque<ClosedBatch<D>>,
+    /// Bytes of those closed batches that have no place yet.
+    unplaced_bytes: u64,
+    next_number: u64,
+    next_record: u64,
+    /// The file in use, and where its unused part begins.
+    active: Rc<JournalFile<D>>,
+    active_offset: u64,
+    /// Files behind the active one, empty.
+    ready: VecDeque<Rc<JournalFile<D>>>,
+    /// The files before the ready ones, oldest first: number, first record.
+    spans: VecDeque<(u64, Span)>,
+}
+
+struct ClosedBatch<D: Disk> {
+    batch: OpenBatch,
+    place: Option<Place<D>>,
+}
+
+struct Place<D: Disk> {
+    file: Rc<JournalFile<D>>,
+    offset: u64,
+}
+
+impl<D: Disk> Stage for Journal<D> {
+    fn stage(&self, parts: &[&[u8]]) -> Result<BatchNumber, StageError> {
+        self.0.stage(parts)
+    }
+
+    fn next_position(&self) -> Position {
+        Position(self.0.queue.borrow().next_record)
+    }
+
+    fn durable(&self) -> BatchNumber {
+        BatchNumber(self.0.durable.get())
+    }
+
+    fn health(&self) -> Health {
+        match (self.0.latched.get(), self.0.pressure.get()) {
+            (true, _) => Health::Failed,
+            (false, true) => Health::DiskPressure,
+            (false, false) => Health::Ok,
+        }
+    }
+}
+
+impl<D: Disk> Journal<D> {
+    /// What it has done so far.
+    pub fn stats(&self) -> JournalStats {
+        self.0.stats.get()
+    }
+
+    /// Takes no more records, lets those staged become durable, and stops [`Self::run`].
+    /// Returns when `run` has returned; at once if it never ran.
+    pub async fn close(&self) {
+        self.0.closing.set(true);
+        self.0.work.raise();
+        if !self.0.ended.get() {
+            self.0.end.wait().await;
+        }
+    }
+}

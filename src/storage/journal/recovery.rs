@@ -1,0 +1,410 @@
+//! Opening a journal: read it, cut it, open a new epoch.
+//!
+//! What it writes, in this order, and what a crash in between leaves:
+//! 1. `….preparing` files are removed, and files longer than their header says
+//!    are cut to size: neither holds anything that was read.
+//! 2. The files that hold batches nothing proves durable are synced. Until
+//!    then a batch may be visible only because the process, not the machine,
+//!    crashed.
+//! 3. Files behind the end that cannot be used are removed, the newest first,
+//!    so that no gap appears.
+//! 4. A batch without records opens the new epoch at the cut and is synced. It
+//!    says that everything before it is durable. If it is torn, the next start
+//!    finds the same end.
+//!
+//! Nothing is handed to clients before all four are done, so a crash in any of
+//! them leaves a journal that reads the same.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use super::batch::OpenBatch;
+use super::file::{Home, JournalFile, Name, NewFile, file_path, make_file};
+use super::format::{FILE_HEADER_BYTES, FLAG_EPOCH_OPEN};
+use super::reader::{Cut, LogEnd, Span, Tail, read_log};
+use super::signal::Signal;
+use super::writer::commit;
+use super::{Inner, Journal, JournalStats, Options, Position, Queue};
+use crate::storage::disk::{Access, Disk, DiskFile};
+use crate::storage::error::{ApplyError, StorageError};
+
+/// What opening a journal found and did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryReport {
+    /// Files read.
+    pub files: u64,
+    /// Whole batches read.
+    pub batches: u64,
+    /// Records in them.
+    pub records: u64,
+    /// Bytes of them, headers and padding included.
+    pub bytes: u64,
+    /// The position behind the last record.
+    pub next_position: Position,
+    /// Where the log ended, unless it ended in zeros.
+    pub cut: Option<Cut>,
+    /// Files that were longer than they were made, and the bytes cut off.
+    pub trimmed: Vec<(PathBuf, u64)>,
+    /// Unknown names in the directory, left alone.
+    pub unknown: Vec<PathBuf>,
+}
+
+/// What is in a journal's directory.
+struct Listing {
+    numbers: Vec<u64>,
+    preparing: Vec<PathBuf>,
+    unknown: Vec<PathBuf>,
+}
+
+async fn list<D: Disk>(disk: &D, dir: &Path) -> Result<Listing, StorageError> {
+    let names = disk
+        .list_dir(dir)
+        .await
+        .map_err(StorageError::io("list", dir))?;
+    let mut listing = Listing {
+        numbers: Vec::new(),
+        preparing: Vec::new(),
+        unknown: Vec::new(),
+    };
+    for name in names {
+        match Name::parse(&name) {
+            Name::File(number) => listing.numbers.push(number),
+            Name::Preparing(_) => listing.preparing.push(dir.join(name)),
+            Name::Unknown => listing.unknown.push(dir.join(name)),
+        }
+    }
+    listing.numbers.sort_unstable();
+    if let Some(pair) = listing
+        .numbers
+        .windows(2)
+        .find(|pair| pair[0] + 1 != pair[1])
+    {
+        return Err(StorageError::MissingFile {
+            path: file_path(dir, pair[0] + 1),
+        });
+    }
+    Ok(listing)
+}
+
+/// Opens all files; they belong to one journal of one shard.
+async fn open_files<D: Disk>(
+    disk: &D,
+    dir: &Path,
+    numbers: &[u64],
+    access: Access,
+) -> Result<Vec<Rc<JournalFile<D>>>, StorageError> {
+    let mut files: Vec<Rc<JournalFile<D>>> = Vec::with_capacity(numbers.len());
+    for &number in numbers {
+        let file = JournalFile::open(disk, dir, number, access).await?;
+        if let Some(first) = files.first()
+            && (first.header.journal_id, first.header.shard)
+                != (file.header.journal_id, file.header.shard)
+        {
+            return Err(StorageError::ForeignFile { path: file.path });
+        }
+        files.push(Rc::new(file));
+    }
+    Ok(files)
+}
+
+/// Reads the journal in `dir` and changes nothing: hands every record at or after `replay_from`
+/// to `apply`, in order. What [`Journal::open`] would refuse is refused.
+pub async fn read_journal<D: Disk>(
+    disk: &D,
+    dir: &Path,
+    replay_from: Position,
+    apply: impl FnMut(Position, &[u8]) -> Result<(), ApplyError>,
+) -> Result<RecoveryReport, StorageError> {
+    let listing = list(disk, dir).await?;
+    let files = open_files(disk, dir, &listing.numbers, Access::Read).await?;
+    let end = read_log(&files, replay_from, apply).await?;
+    check_start(dir, &files, end.as_ref(), replay_from)?;
+    let mut report = RecoveryReport {
+        unknown: listing.unknown,
+        ..RecoveryReport::default()
+    };
+    if let Some(end) = &end {
+        report.add(&files, end);
+    }
+    Ok(report)
+}
+
+/// Refuses a journal whose beginning is missing.
+fn check_start<D: Disk>(
+    dir: &Path,
+    files: &[Rc<JournalFile<D>>],
+    end: Option<&LogEnd>,
+    replay_from: Position,
+) -> Result<(), StorageError> {
+    let oldest = match (end, files.first()) {
+        (Some(end), _) => end.spans.first().map_or(0, |span| span.first_record),
+        // Only a journal that was never opened to its end has no first batch, and it has
+        // only its first file.
+        (None, Some(first)) if first.number() > 1 => u64::MAX,
+        (None, _) => 0,
+    };
+    if oldest > replay_from.0 {
+        let (dir, needed) = (dir.to_owned(), replay_from.0);
+        return Err(StorageError::MissingRecords {
+            dir,
+            needed,
+            oldest,
+        });
+    }
+    Ok(())
+}
+
+impl RecoveryReport {
+    fn add<D: Disk>(&mut self, files: &[Rc<JournalFile<D>>], end: &LogEnd) {
+        self.files = end.spans.len() as u64;
+        self.batches = end.batches;
+        self.records = end.records;
+        self.bytes = end.bytes;
+        self.next_position = Position(end.next_record);
+        if end.tail != Tail::Clean {
+            let path = files[end.file].path.clone();
+            self.cut = Some(Cut {
+                path,
+                offset: end.offset,
+                tail: end.tail,
+            });
+        }
+    }
+}
+
+impl<D: Disk> Journal<D> {
+    /// Opens the journal of `shard` in `dir`, which exists: hands every record at or after
+    /// `options.replay_from` to `apply`, in order, cuts a torn tail and opens a new epoch.
+    pub async fn open(
+        disk: D,
+        dir: &Path,
+        shard: u32,
+        options: Options,
+        apply: impl FnMut(Position, &[u8]) -> Result<(), ApplyError>,
+    ) -> Result<(Self, RecoveryReport), StorageError> {
+        options.check()?;
+        let listing = list(&disk, dir).await?;
+        for path in &listing.preparing {
+            disk.remove(path)
+                .await
+                .map_err(StorageError::io("remove", path))?;
+        }
+        if listing.numbers.is_empty() && !options.create {
+            return Err(StorageError::MissingFile {
+                path: file_path(dir, 1),
+            });
+        }
+        let access = options.access();
+        let mut files = open_files(&disk, dir, &listing.numbers, access).await?;
+        let home = Home {
+            dir: dir.to_owned(),
+            journal_id: options.journal_id,
+            shard,
+        };
+        if files.is_empty() {
+            let new = NewFile {
+                number: 1,
+                bytes: options.file_bytes,
+                access,
+            };
+            files.push(make_file(&disk, &home, new).await?);
+        }
+        if let Some(first) = files.first()
+            && (first.header.journal_id, first.header.shard) != (home.journal_id, shard)
+        {
+            return Err(StorageError::ForeignFile {
+                path: first.path.clone(),
+            });
+        }
+
+        let end = read_log(&files, options.replay_from, apply).await?;
+        check_start(dir, &files, end.as_ref(), options.replay_from)?;
+        let mut report = RecoveryReport {
+            unknown: listing.unknown,
+            ..RecoveryReport::default()
+        };
+        match &end {
+            Some(end) => {
+                report.add(&files, end);
+                if end.epoch >= options.epoch {
+                    return Err(StorageError::EpochAhead {
+                        path: files[end.file].path.clone(),
+                        offset: end.offset,
+                        found: end.epoch,
+                        current: options.epoch,
+                    });
+                }
+            }
+            None if options.create => {}
+            None => {
+                return Err(StorageError::MissingFile {
+                    path: file_path(dir, 1),
+                });
+            }
+        }
+
+        trim(&files, &mut report).await?;
+        if let Some(end) = &end {
+            for file in &files[end.unproven_file()..=end.file] {
+                file.file
+                    .sync_data()
+                    .await
+                    .map_err(StorageError::io("sync", &file.path))?;
+            }
+        }
+        let journal = Self::at_end(disk, home, options, files, end).await?;
+        journal.open_epoch().await?;
+        Ok((journal, report))
+    }
+
+    /// A journal that goes on behind `end`.
+    async fn at_end(
+        disk: D,
+        home: Home,
+        options: Options,
+        mut files: Vec<Rc<JournalFile<D>>>,
+        end: Option<LogEnd>,
+    ) -> Result<Self, StorageError> {
+        let (at, offset) = end
+            .as_ref()
+            .map_or((0, FILE_HEADER_BYTES), |end| (end.file, end.offset));
+        // Files behind the end are ready for use if they are of today's size.
+        let usable = |file: &Rc<JournalFile<D>>| {
+            file.header.file_bytes == options.file_bytes && file.len >= file.header.file_bytes
+        };
+        let kept = at
+            + 1
+            + files[at + 1..]
+                .iter()
+                .take_while(|file| usable(file))
+                .count();
+        for file in files.drain(kept..).rev() {
+            disk.remove(&file.path)
+                .await
+                .map_err(StorageError::io("remove", &file.path))?;
+            disk.sync_dir(&home.dir)
+                .await
+                .map_err(StorageError::io("sync", &home.dir))?;
+        }
+        let ready: VecDeque<_> = files.drain(at + 1..).collect();
+        let numbers = files.iter().map(|file| file.number());
+        let spans: VecDeque<(u64, Span)> = match &end {
+            Some(end) => numbers.zip(end.spans.iter().copied()).collect(),
+            None => numbers
+                .map(|number| {
+                    (
+                        number,
+                        Span {
+                            first_number: 1,
+                            first_record: 0,
+                        },
+                    )
+                })
+                .collect(),
+        };
+        let next_number = end.as_ref().map_or(1, |end| end.next_number);
+        let queue = Queue {
+            open: None,
+            closed: VecDeque::new(),
+            unplaced_bytes: 0,
+            next_number,
+            next_record: end.as_ref().map_or(0, |end| end.next_record),
+            active: files.swap_remove(at),
+            active_offset: offset,
+            ready,
+            spans,
+        };
+        Ok(Self(Rc::new(Inner {
+            disk,
+            home,
+            options,
+            queue: RefCell::new(queue),
+            durable: Cell::new(next_number - 1),
+            proven: Cell::new(next_number - 1),
+            in_flight: Cell::new(0),
+            latched: Cell::new(false),
+            pressure: Cell::new(false),
+            closing: Cell::new(false),
+            work: Signal::default(),
+            roll: Signal::default(),
+            ended: Cell::new(false),
+            end: Signal::default(),
+            stats: Cell::new(JournalStats::default()),
+        })))
+    }
+
+    /// Writes the batch that opens the epoch, durable whatever the durability of others.
+    async fn open_epoch(&self) -> Result<(), StorageError> {
+        let inner = &*self.0;
+        let batch = {
+            let mut queue = inner.queue.borrow_mut();
+            let number = queue.next_number;
+            queue.next_number += 1;
+            OpenBatch::new(&inner.disk, number, queue.next_record)
+        };
+        let full = {
+            let queue = inner.queue.borrow();
+            queue.ready.is_empty() && queue.active.room_at(queue.active_offset) < batch.padded()
+        };
+        if full {
+            let number = inner.queue.borrow().active.number() + 1;
+            let (bytes, access) = (inner.options.file_bytes, inner.options.access());
+            let file = make_file(
+                &inner.disk,
+                &inner.home,
+                NewFile {
+                    number,
+                    bytes,
+                    access,
+                },
+            )
+            .await?;
+            inner.queue.borrow_mut().ready.push_back(file);
+        }
+        let place = inner.place(&mut inner.queue.borrow_mut(), &batch);
+        let Some(place) = place else {
+            let needed = inner.options.file_bytes;
+            return Err(StorageError::DiskFull {
+                dir: inner.home.dir.clone(),
+                free: 0,
+                needed,
+            });
+        };
+        let number = batch.number();
+        let sealed = batch.seal(inner.header(FLAG_EPOCH_OPEN, &place));
+        commit(place, sealed, true).await?;
+        inner.durable.set(number);
+        inner.proven.set(number);
+        Ok(())
+    }
+}
+
+/// Cuts files to the size they were made with, and gives back to short ones what they lost: the
+/// reader took it for zeros, and what is written there must be inside the file.
+async fn trim<D: Disk>(
+    files: &[Rc<JournalFile<D>>],
+    report: &mut RecoveryReport,
+) -> Result<(), StorageError> {
+    for file in files {
+        let expected = file.header.file_bytes;
+        if file.len == expected {
+            continue;
+        }
+        if file.len > expected {
+            report
+                .trimmed
+                .push((file.path.clone(), file.len - expected));
+        }
+        file.file
+            .truncate(expected)
+            .await
+            .map_err(StorageError::io("truncate", &file.path))?;
+        file.file
+            .sync_data()
+            .await
+            .map_err(StorageError::io("sync", &file.path))?;
+    }
+    Ok(())
+}

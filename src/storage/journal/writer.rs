@@ -1,0 +1,397 @@
+//! Group commit: staging on one side, batches to the disk on the other.
+//!
+//! No timer and no linger: a batch is issued as soon as one of the
+//! `in_flight_max` places is free and there is something to issue, with
+//! whatever was staged by then. Under load a batch therefore holds what
+//! arrived while its predecessors were on their way.
+//!
+//! Batches may finish in any order; they are made durable in order. When one
+//! fails, those before it are acknowledged, those behind it are waited for
+//! (the disk still reads from their memory) and forgotten.
+
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use super::batch::{OpenBatch, SealedBatch};
+use super::file::JournalFile;
+use super::format::{BatchHeader, FILE_HEADER_BYTES};
+use super::reader::Span;
+use super::{
+    BatchNumber, ClosedBatch, Durability, Inner, Journal, Place, Queue, StageError, SyncMethod,
+};
+use crate::storage::disk::{Disk, DiskFile};
+use crate::storage::error::StorageError;
+
+impl<D: Disk> Inner<D> {
+    pub(super) fn stage(&self, parts: &[&[u8]]) -> Result<BatchNumber, StageError> {
+        if self.latched.get() || self.closing.get() {
+            return Err(StageError::Latched);
+        }
+        let payload = parts.iter().map(|part| part.len()).sum::<usize>();
+        if payload > self.options.record_bytes_max {
+            return Err(StageError::TooLarge);
+        }
+        let mut queue = self.queue.borrow_mut();
+        let queue = &mut *queue;
+        if self.pressure.get() || !queue.has_room(payload, &self.options) {
+            self.count(|stats| stats.refused += 1);
+            self.roll.raise();
+            return Err(StageError::DiskPressure);
+        }
+        if queue
+            .open
+            .as_ref()
+            .is_some_and(|open| open.padded_with(payload) > self.options.batch_bytes_max as u64)
+        {
+            self.close_open(queue);
+        }
+        let open = queue.open.get_or_insert_with(|| {
+            let number = queue.next_number;
+            queue.next_number += 1;
+            OpenBatch::new(&self.disk, number, queue.next_record)
+        });
+        open.push(&self.disk, parts, payload as u32);
+        queue.next_record += 1;
+        let number = open.number();
+        self.count(|stats| {
+            stats.records += 1;
+            stats.record_bytes += payload as u64;
+        });
+        if self.in_flight.get() < self.options.in_flight_max {
+            self.work.raise();
+        }
+        Ok(BatchNumber(number))
+    }
+
+    pub(super) fn count(&self, change: impl FnOnce(&mut super::JournalStats)) {
+        let mut stats = self.stats.get();
+        change(&mut stats);
+        self.stats.set(stats);
+    }
+
+    /// Ends the filling of the open batch, if there is one.
+    fn close_open(&self, queue: &mut Queue<D>) {
+        let Some(batch) = queue.open.take() else {
+            return;
+        };
+        let place = match queue.closed.back() {
+            Some(ClosedBatch { place: None, .. }) => None,
+            _ => self.place(queue, &batch),
+        };
+        if place.is_none() {
+            queue.unplaced_bytes += batch.padded();
+            self.roll.raise();
+        }
+        queue.closed.push_back(ClosedBatch { batch, place });
+    }
+
+    /// Takes the batch's place in the file in use or the next one; `None` if there is no next.
+    pub(super) fn place(&self, queue: &mut Queue<D>, batch: &OpenBatch) -> Option<Place<D>> {
+        let bytes = batch.padded();
+        if queue.active.room_at(queue.active_offset) < bytes {
+            queue.active = queue.ready.pop_front()?;
+            queue.active_offset = FILE_HEADER_BYTES;
+            let span = Span {
+                first_number: batch.number(),
+                first_record: batch.first_record(),
+            };
+            queue.spans.push_back((queue.active.number(), span));
+            self.count(|stats| stats.rolls += 1);
+            self.roll.raise();
+        }
+        let place = Place {
+            file: queue.active.clone(),
+            offset: queue.active_offset,
+        };
+        queue.active_offset += bytes;
+        Some(place)
+    }
+
+    /// The next batch to issue, complete, and where it goes.
+    fn next_batch(&self) -> Option<(Place<D>, SealedBatch)> {
+        let mut queue = self.queue.borrow_mut();
+        let queue = &mut *queue;
+        if queue.closed.is_empty() {
+            self.close_open(queue);
+        }
+        let mut first = queue.closed.pop_front()?;
+        if first.place.is_none() {
+            first.place = self.place(queue, &first.batch);
+            if first.place.is_some() {
+                queue.unplaced_bytes -= first.batch.padded();
+            }
+        }
+        match first.place {
+            Some(place) => {
+                let batch = first.batch.seal(self.header(0, &place));
+                Some((place, batch))
+            }
+            None => {
+                queue.closed.push_front(first);
+                None
+            }
+        }
+    }
+
+    /// What a batch's header says about where and when it is written.
+    pub(super) fn header(&self, flags: u32, place: &Place<D>) -> BatchHeader {
+        BatchHeader {
+            flags,
+            journal_id: self.home.journal_id,
+            epoch: self.options.epoch,
+            durable: self.proven.get(),
+            file_number: place.file.number(),
+            offset: place.offset,
+            number: 0,
+            first_record: 0,
+            body_bytes: 0,
+            record_count: 0,
+            body_checksum: 0,
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        let queue = self.queue.borrow();
+        self.in_flight.get() == 0 && queue.open.is_none() && queue.closed.is_empty()
+    }
+}
+
+impl<D: Disk> Queue<D> {
+    /// True if a record of `payload` bytes can be staged: its batch has a place in files that
+    /// exist, or what has no place yet fits the reserve that the file system keeps free for it.
+    fn has_room(&self, payload: usize, options: &super::Options) -> bool {
+        let batch = match &self.open {
+            Some(open) => open.padded_with(payload),
+            None => OpenBatch::padded_alone(payload),
+        };
+        let prepared = self.unplaced_bytes == 0
+            && (batch <= self.active.room_at(self.active_offset) || !self.ready.is_empty());
+        prepared || self.unplaced_bytes + batch <= options.reserve_bytes
+    }
+}
+
+/// A batch on its way.
+struct InFlight {
+    number: u64,
+    bytes: u64,
+    outcome: Outcome,
+}
+
+enum Outcome {
+    Pending(Pin<Box<dyn Future<Output = Result<(), StorageError>>>>),
+    Done(Result<(), StorageError>),
+}
+
+impl InFlight {
+    fn poll(&mut self, cx: &mut Context<'_>) {
+        if let Outcome::Pending(commit) = &mut self.outcome
+            && let Poll::Ready(result) = commit.as_mut().poll(cx)
+        {
+            self.outcome = Outcome::Done(result);
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        matches!(self.outcome, Outcome::Done(_))
+    }
+}
+
+impl<D: Disk> Journal<D> {
+    /// Commits what is staged, and makes files ahead, until [`Self::close`] or a failure.
+    ///
+    /// `on_durable` is called after each batch that becomes durable, in order. `on_failed` is
+    /// called once if the journal latches. Both may stage and ask, but must not wait.
+    pub async fn run(&self, on_durable: impl Fn(BatchNumber), on_failed: impl Fn(&StorageError)) {
+        let inner = &*self.0;
+        let mut flights = VecDeque::with_capacity(inner.options.in_flight_max);
+        let mut space = pin!(inner.keep_space());
+        poll_fn(|cx| {
+            while inner.work.poll_take(cx).is_ready() {}
+            let Poll::Pending = space.as_mut().poll(cx);
+            loop {
+                let moved = inner.issue(&mut flights);
+                for flight in &mut flights {
+                    flight.poll(cx);
+                }
+                let landed = inner.land(&mut flights, &on_durable, &on_failed);
+                if inner.latched.get() {
+                    let done = flights.iter().all(InFlight::is_done);
+                    return if done { Poll::Ready(()) } else { Poll::Pending };
+                }
+                if inner.closing.get() && inner.is_idle() {
+                    return Poll::Ready(());
+                }
+                if !moved && !landed {
+                    return Poll::Pending;
+                }
+            }
+        })
+        .await;
+        inner.in_flight.set(0);
+        inner.ended.set(true);
+        inner.end.raise();
+    }
+}
+
+impl<D: Disk> Inner<D> {
+    /// Issues batches while there are free places; true if one was issued.
+    fn issue(&self, flights: &mut VecDeque<InFlight>) -> bool {
+        let mut issued = false;
+        while flights.len() < self.options.in_flight_max && !self.latched.get() {
+            let Some((place, batch)) = self.next_batch() else {
+                break;
+            };
+            let (number, bytes) = (batch.header.number, batch.header.batch_bytes());
+            self.count(|stats| {
+                stats.writes += batch.pieces.len() as u64;
+                stats.syncs += u64::from(self.options.syncs());
+            });
+            let commit = commit(place, batch, self.options.syncs());
+            flights.push_back(InFlight {
+                number,
+                bytes,
+                outcome: Outcome::Pending(Box::pin(commit)),
+            });
+            issued = true;
+        }
+        self.in_flight.set(flights.len());
+        issued
+    }
+
+    /// Takes finished batches off the front, in order; true if there was one.
+    fn land(
+        &self,
+        flights: &mut VecDeque<InFlight>,
+        on_durable: &impl Fn(BatchNumber),
+        on_failed: &impl Fn(&StorageError),
+    ) -> bool {
+        let mut landed = false;
+        while !self.latched.get() && flights.front().is_some_and(InFlight::is_done) {
+            let Some(InFlight {
+                number,
+                bytes,
+                outcome: Outcome::Done(result),
+            }) = flights.pop_front()
+            else {
+                break;
+            };
+            landed = true;
+            self.in_flight.set(flights.len());
+            match result {
+                Ok(()) => {
+                    assert_eq!(number, self.durable.get() + 1, "batches land in order");
+                    self.durable.set(number);
+                    if self.options.durability == Durability::Sync {
+                        self.proven.set(number);
+                    }
+                    self.count(|stats| {
+                        stats.batches += 1;
+                        stats.batch_bytes += bytes;
+                    });
+                    on_durable(BatchNumber(number));
+                }
+                Err(error) => {
+                    tracing::error!(
+                        shard = self.home.shard,
+                        %error,
+                        "the journal has stopped: what was not acknowledged is in doubt, writes are \
+                         refused, reads go on; mend the disk and restart"
+                    );
+                    self.latched.set(true);
+                    on_failed(&error);
+                }
+            }
+        }
+        landed
+    }
+}
+
+impl super::Options {
+    /// True if a batch is followed by a sync of its own.
+    fn syncs(&self) -> bool {
+        self.durability == Durability::Sync && self.sync_method == SyncMethod::Fdatasync
+    }
+}
+
+/// Writes one batch and, if asked, syncs it. All of its pieces are on their way together.
+pub(super) async fn commit<D: Disk>(
+    place: Place<D>,
+    batch: SealedBatch,
+    sync: bool,
+) -> Result<(), StorageError> {
+    let Place { file, offset } = place;
+    let mut at = offset;
+    let mut pieces = batch.pieces.into_iter();
+    let (first, rest) = (pieces.next(), pieces);
+    let Some(first) = first else { return Ok(()) };
+    let first_len = first.len() as u64;
+    if rest.len() == 0 {
+        write_piece(&file, first, at).await?;
+    } else {
+        let mut writes: Vec<Write<'_>> = vec![Box::pin(write_piece(&file, first, at))];
+        at += first_len;
+        for piece in rest {
+            let len = piece.len() as u64;
+            writes.push(Box::pin(write_piece(&file, piece, at)));
+            at += len;
+        }
+        all(writes).await?;
+    }
+    if sync {
+        file.file
+            .sync_data()
+            .await
+            .map_err(StorageError::io_at("sync", &file.path, offset))?;
+    }
+    Ok(())
+}
+
+async fn write_piece<D: Disk>(
+    file: &Rc<JournalFile<D>>,
+    piece: crate::storage::disk::AlignedBuf,
+    offset: u64,
+) -> Result<(), StorageError> {
+    let expected = piece.len();
+    let written = file
+        .file
+        .write_at(piece, offset)
+        .await
+        .map_err(StorageError::io_at("write", &file.path, offset))?;
+    if written == expected {
+        Ok(())
+    } else {
+        let path = file.path.clone();
+        Err(StorageError::ShortWrite {
+            path,
+            offset,
+            written,
+            expected,
+        })
+    }
+}
+
+type Write<'a> = Pin<Box<dyn Future<Output = Result<(), StorageError>> + 'a>>;
+
+/// Waits for all; the first error in order, when all have finished.
+async fn all(mut futures: Vec<Write<'_>>) -> Result<(), StorageError> {
+    let mut results: Vec<Option<_>> = futures.iter().map(|_| None).collect();
+    poll_fn(|cx| {
+        for (future, result) in futures.iter_mut().zip(&mut results) {
+            if result.is_none()
+                && let Poll::Ready(ready) = future.as_mut().poll(cx)
+            {
+                *result = Some(ready);
+            }
+        }
+        if results.iter().all(Option::is_some) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await;
+    results.into_iter().flatten().collect()
+}
