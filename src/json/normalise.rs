@@ -32,6 +32,14 @@ impl Normaliser {
         Self::with_kernel(Kernel::best())
     }
 
+    /// At the start of a body, on one of [`kernel_names`], to compare them. What is stored is the
+    /// same for all.
+    pub fn for_kernel(name: &str) -> Option<Self> {
+        Kernel::available()
+            .find(|kernel| kernel.name() == name)
+            .map(Self::with_kernel)
+    }
+
     /// With a kernel of the caller's choice.
     #[inline]
     pub(super) const fn with_kernel(kernel: Kernel) -> Self {
@@ -151,6 +159,12 @@ impl Default for Normaliser {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// The instruction sets with a scanner that this CPU can run, the fastest first. [`Normaliser::new`]
+/// takes the first.
+pub fn kernel_names() -> impl Iterator<Item = &'static str> {
+    Kernel::available().map(|kernel| kernel.name())
 }
 
 /// Appends the stored text of a whole `body` to `out`: messages, each followed by one LF. Returns

@@ -96,7 +96,7 @@ impl Kernel {
     /// All that this CPU can run, the fastest first.
     pub fn available() -> impl Iterator<Item = Self> {
         #[cfg(target_arch = "x86_64")]
-        let wide = [avx2::kernel(), sse42::kernel()];
+        let wide = [avx512::kernel(), avx2::kernel(), sse42::kernel()];
         #[cfg(target_arch = "aarch64")]
         let wide = [neon::kernel()];
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
