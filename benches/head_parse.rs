@@ -5,8 +5,15 @@
 //! parses, with the memory of the last head; `fresh` starts from nothing; `dripping` gets the
 //! head in pieces of 16 bytes, which must cost a small multiple, not the square.
 //!
-//! Run: `cargo bench --bench head_parse`. Measured on 2 shared cores of a virtual machine (AVX2),
-//! 30 November 2026, median of 100 samples: see the numbers beside each request below.
+//! Run: `cargo bench --bench head_parse`. Medians in ns on 30 November 2026, 2 shared cores of a
+//! virtual machine with AVX2, rustc 1.95 without `target-cpu`:
+//!
+//! | request                     | bytes | fields | kept | fresh | dripping |
+//! |-----------------------------|-------|--------|------|-------|----------|
+//! | least                       |    37 |      1 |   54 |    71 |       65 |
+//! | append, loadgen             |   134 |      3 |  114 |   126 |      169 |
+//! | append, idempotent producer |   294 |      9 |  221 |   228 |      358 |
+//! | read, browser               |   603 |     15 |  334 |   346 |      572 |
 
 use divan::counter::BytesCount;
 use divan::{Bencher, black_box};

@@ -33,6 +33,8 @@
 mod event;
 mod input;
 #[cfg(test)]
+mod splits;
+#[cfg(test)]
 mod tests;
 
 use crate::base::limits::{KIB, Limits};

@@ -30,6 +30,7 @@ pub use refusal::Refusal;
 
 /// Empty lines tolerated before a request line (RFC 9112 section 2.2 asks for at least one).
 const EMPTY_LINES_MAX: usize = 2;
+
 /// The methods that some route may know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Method {
@@ -286,29 +287,28 @@ impl HeadParser {
         let line = buf.get(self.line_start..end).unwrap_or_default();
         let line = line.strip_suffix(b"\r").ok_or(Refusal::LINE_END)?;
         let next = end.saturating_add(1);
-        let in_fields = self.fields_start != 0;
-        if in_fields || !line.is_empty() {
-            let head_bytes = next.saturating_sub(self.request_start);
-            if head_bytes > limits.head_bytes_max {
-                return Err(Refusal::HEAD_TOO_LARGE);
+        let ended = match (self.fields_start, line) {
+            (0, b"") => {
+                self.request_start = next;
+                if next > EMPTY_LINES_MAX * b"\r\n".len() {
+                    return Err(Refusal::REQUEST_LINE);
+                }
+                false
             }
-        }
-        if line.is_empty() && !in_fields {
-            self.request_start = next;
-            if next > EMPTY_LINES_MAX * 2 {
-                return Err(Refusal::REQUEST_LINE);
+            (0, line) => {
+                head.reset();
+                request_line(line, self.line_start, head)?;
+                self.fields_start = next;
+                false
             }
-        } else if !in_fields {
-            head.reset();
-            request_line(line, self.line_start, head)?;
-            self.fields_start = next;
-        }
-        let ended = in_fields && line.is_empty();
+            (_, line) => line.is_empty(),
+        };
         self.line_start = next;
+        self.check_lengths(buf, next, limits)?;
         Ok(ended)
     }
 
-    /// Checks what can be said of a line of which `buf[..end]` has arrived.
+    /// Checks what can be said of the line in hand when `buf[..end]` has arrived.
     fn check_lengths(&self, buf: &[u8], end: usize, limits: &HeadLimits) -> Result<(), Refusal> {
         if self.fields_start != 0 {
             let head_bytes = end.saturating_sub(self.request_start);

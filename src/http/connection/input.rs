@@ -16,7 +16,7 @@ use std::ops::Range;
 use crate::base::limits::KIB;
 
 /// First size of the buffer, in bytes: a common head with a small body.
-const INPUT_BYTES_MIN: usize = 4 * KIB;
+pub(super) const INPUT_BYTES_MIN: usize = 4 * KIB;
 /// Less room than this is not worth a read, in bytes, while the buffer may grow or move.
 const ROOM_BYTES_MIN: usize = KIB;
 

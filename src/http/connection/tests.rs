@@ -1,18 +1,12 @@
-//! The connection machine fed by hand: cases/http.md by number, splits, keep-alive, bounds.
+//! The connection machine fed by hand: cases/http.md by number, keep-alive, bounds.
 
+use super::splits::{BODY_BYTES_MAX, Seen, limits, request, serve};
 use super::{
     BodyEvent, Connection, ConnectionLimits, Continue, DrainEvent, HeadEvent, Next, Phase,
     SKIP_BYTES_MAX,
 };
-use crate::base::limits::{KIB, Limits};
-use crate::base::rng::Rng;
+use crate::base::limits::KIB;
 use crate::http::parse::{Lookup, Method, Refusal};
-
-const BODY_BYTES_MAX: u64 = 1000;
-
-fn limits() -> ConnectionLimits {
-    ConnectionLimits::from(&Limits::default())
-}
 
 /// A connection that has received `bytes`.
 fn after(bytes: impl AsRef<[u8]>) -> Connection {
@@ -20,163 +14,6 @@ fn after(bytes: impl AsRef<[u8]>) -> Connection {
     let bytes = bytes.as_ref();
     assert_eq!(connection.receive(bytes), bytes.len());
     connection
-}
-
-/// What an owner that takes every request in full gets to see.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Seen {
-    Request {
-        method: Method,
-        target: Vec<u8>,
-        body: Vec<u8>,
-        close: bool,
-    },
-    Refused(Refusal),
-    Truncated,
-    Closed,
-}
-
-/// Such an owner.
-struct Owner {
-    connection: Connection,
-    /// The target and the body so far of the request in hand.
-    request: Option<(Method, Vec<u8>, Vec<u8>)>,
-    seen: Vec<Seen>,
-    over: bool,
-}
-
-impl Owner {
-    fn new(limits: ConnectionLimits) -> Self {
-        Self {
-            connection: Connection::new(limits),
-            request: None,
-            seen: Vec::new(),
-            over: false,
-        }
-    }
-
-    fn finish(&mut self, seen: Seen) {
-        self.seen.push(seen);
-        self.over = self.connection.finish() != Next::Head;
-    }
-
-    /// Goes on until input is needed or the connection is over.
-    fn turn(&mut self) {
-        while !self.over {
-            if self.request.is_none() {
-                match self.connection.next_head() {
-                    HeadEvent::NeedInput => return,
-                    HeadEvent::Head => {
-                        let (method, target) =
-                            (self.connection.method(), self.connection.target().to_vec());
-                        match self.connection.accept_body(BODY_BYTES_MAX) {
-                            Ok(_) => self.request = Some((method, target, Vec::new())),
-                            Err(refusal) => self.finish(Seen::Refused(refusal)),
-                        }
-                    }
-                    HeadEvent::Refused(refusal) => self.finish(Seen::Refused(refusal)),
-                    HeadEvent::Truncated => {
-                        self.seen.push(Seen::Truncated);
-                        self.over = true;
-                    }
-                    HeadEvent::Closed => {
-                        self.seen.push(Seen::Closed);
-                        self.over = true;
-                    }
-                }
-                continue;
-            }
-            let target_before = self.connection.target().to_vec();
-            match self.connection.next_body() {
-                BodyEvent::NeedInput => return,
-                BodyEvent::Piece(piece) => {
-                    assert!(!piece.is_empty());
-                    self.request.as_mut().unwrap().2.extend_from_slice(piece);
-                }
-                BodyEvent::Done => {
-                    let (method, target, body) = self.request.take().unwrap();
-                    assert_eq!(target_before, target, "the head moved under the body");
-                    let close = self.connection.should_close();
-                    self.finish(Seen::Request {
-                        method,
-                        target,
-                        body,
-                        close,
-                    });
-                }
-                BodyEvent::Refused(refusal) => {
-                    self.request = None;
-                    self.finish(Seen::Refused(refusal));
-                }
-                BodyEvent::Truncated => {
-                    self.request = None;
-                    self.finish(Seen::Truncated);
-                }
-            }
-        }
-    }
-}
-
-/// Feeds `bytes` cut at `cuts`, then the end.
-fn serve(limits: ConnectionLimits, bytes: &[u8], cuts: &[usize]) -> Vec<Seen> {
-    let mut owner = Owner::new(limits);
-    let mut at = 0;
-    for &cut in cuts.iter().chain([&bytes.len()]) {
-        while at < cut && !owner.over {
-            let taken = owner.connection.receive(&bytes[at..cut]);
-            assert!(taken > 0, "an owner that takes everything left no room");
-            at += taken;
-            owner.turn();
-            assert!(owner.connection.input.memory_bytes() <= limits.input_bytes_max());
-        }
-    }
-    owner.connection.receive_end();
-    owner.turn();
-    owner.seen
-}
-
-fn request(method: Method, target: &str, body: &str) -> Seen {
-    Seen::Request {
-        method,
-        target: target.into(),
-        body: body.into(),
-        close: false,
-    }
-}
-
-const PIPELINE: &[u8] = b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello\
-    PUT /b HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3;x\r\nabc\r\n2\r\nde\r\n0\r\nT: v\r\n\r\n\
-    HEAD /c HTTP/1.1\r\nHost: h\r\n\r\n\
-    \r\nGET http://h/d HTTP/1.1\r\nHost: h\r\n\r\n";
-
-/// cases/http.md 4, 7 and 9: pipelined requests, one after a HEAD, cut anywhere, once or twice or
-/// at every byte.
-#[test]
-fn pipelined_requests_do_not_depend_on_splits() {
-    let expected = [
-        request(Method::Post, "/a", "hello"),
-        request(Method::Put, "/b", "abcde"),
-        request(Method::Head, "/c", ""),
-        request(Method::Get, "http://h/d", ""),
-        Seen::Closed,
-    ];
-    for first in 0..=PIPELINE.len() {
-        assert_eq!(
-            serve(limits(), PIPELINE, &[first]),
-            expected,
-            "cut at {first}"
-        );
-        for second in (first..=PIPELINE.len()).step_by(7) {
-            let cuts = [first, second];
-            assert_eq!(
-                serve(limits(), PIPELINE, &cuts),
-                expected,
-                "cut at {cuts:?}"
-            );
-        }
-    }
-    let bytewise: Vec<_> = (0..PIPELINE.len()).collect();
-    assert_eq!(serve(limits(), PIPELINE, &bytewise), expected);
 }
 
 /// cases/http.md 1 to 3: a refusal ends the connection, and nothing behind it is a request.
@@ -441,27 +278,6 @@ fn phases_say_whom_the_connection_waits_for() {
 }
 
 #[test]
-fn an_end_inside_a_request_is_no_request() {
-    let whole = PIPELINE.len();
-    for length in 0..whole {
-        let seen = serve(limits(), &PIPELINE[..length], &[]);
-        let (last, before) = seen.split_last().unwrap();
-        assert!(
-            matches!(last, Seen::Truncated | Seen::Closed),
-            "{length}: {last:?}"
-        );
-        assert!(
-            before
-                .iter()
-                .all(|seen| matches!(seen, Seen::Request { .. }))
-        );
-    }
-    assert_eq!(serve(limits(), b"", &[]), [Seen::Closed]);
-    assert_eq!(serve(limits(), b"\r\n", &[]), [Seen::Closed]);
-    assert_eq!(serve(limits(), b"G", &[]), [Seen::Truncated]);
-}
-
-#[test]
 fn the_head_stays_while_the_body_comes_and_goes() {
     let mut connection = Connection::new(limits());
     connection.receive(
@@ -548,52 +364,4 @@ fn a_body_may_pass_the_buffer_by() {
     assert_eq!(connection.finish(), Next::Head);
     connection.receive(b"GET /y HTTP/1.1\r\nHost: h\r\n\r\n");
     assert_eq!(connection.next_head(), HeadEvent::Head);
-}
-
-/// Mutated pipelines: nothing panics, and no split changes what the owner sees.
-#[test]
-fn no_split_changes_what_is_seen() {
-    let seed = 0x7468_6170;
-    println!("seed {seed}");
-    let mut rng = Rng::from_seed(seed);
-    let interesting = b"\r\n :;,0159afGP/\0\x80";
-    let tight = ConnectionLimits {
-        head: super::HeadLimits {
-            request_line_bytes_max: 40,
-            head_bytes_max: 100,
-        },
-        drain_bytes_max: 100,
-    };
-    for round in 0..5_000 {
-        let mut bytes = PIPELINE.to_vec();
-        for _ in 0..rng.below(3) {
-            let at = rng.below(bytes.len() as u64) as usize;
-            let byte = interesting[rng.below(interesting.len() as u64) as usize];
-            match rng.below(3) {
-                0 => bytes[at] = byte,
-                1 => bytes.insert(at, byte),
-                _ => drop(bytes.remove(at)),
-            }
-        }
-        for limits in [limits(), tight] {
-            let whole = serve(limits, &bytes, &[]);
-            let mut cuts: Vec<_> = (0..rng.below(6))
-                .map(|_| rng.below(bytes.len() as u64) as usize)
-                .collect();
-            cuts.sort_unstable();
-            assert_eq!(
-                serve(limits, &bytes, &cuts),
-                whole,
-                "seed {seed} round {round} cuts {cuts:?} of {}",
-                bytes.escape_ascii()
-            );
-        }
-        let bytewise: Vec<_> = (0..bytes.len()).collect();
-        assert_eq!(
-            serve(limits(), &bytes, &bytewise),
-            serve(limits(), &bytes, &[]),
-            "round {round}: {}",
-            bytes.escape_ascii()
-        );
-    }
 }
