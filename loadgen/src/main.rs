@@ -1,0 +1,7 @@
+//! The `loadgen` command: see the library for what it guarantees.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    loadgen::main()
+}

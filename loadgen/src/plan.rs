@@ -1,0 +1,527 @@
+//! From what was typed to a finished run: create, fill, measure, read back, judge.
+//!
+//! A run is *valid* only if its figures mean what they seem to: every stream was created, the schedule was kept (at least 99 % of
+//! the planned requests completed inside the window), at most 1 % of requests failed, nothing that was read broke a promise, and
+//! the generator itself was not late. Everything short of that is named in the report, and the exit status says so.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::thread::sched_getaffinity;
+
+use crate::args::{RunArgs, Workload};
+use crate::engine::{Client, Clock, Evidence, Pace, SlotPlan, Timing};
+use crate::histogram::{ErrorKind, Errors, Op};
+use crate::machine::{self, Machine};
+use crate::phase::{self, PhaseOptions, PhaseResult};
+use crate::record;
+use crate::report::{self, Parameters, Report, Server, Verification, json, progress::Progress};
+use crate::target::Target;
+use crate::verify::{self, Ledger};
+use crate::workload::{self, Role, World, create::Create, read::CatchUp};
+
+/// Completed over planned below which the rate was not kept.
+const RATE_KEPT_MIN: f64 = 0.99;
+/// Errors over requests above which a run is not valid.
+const ERROR_SHARE_MAX: f64 = 0.01;
+/// Own lateness (p99) above which a fixed-rate run is not valid, in microseconds.
+const LAG_US_MAX: f64 = 10_000.0;
+/// Share of a core above which a load thread counts as saturated.
+const CPU_SHARE_FULL: f64 = 0.95;
+/// Connections that set up and read back.
+const SETUP_CONNECTIONS_MAX: u32 = 64;
+const FOREVER: u64 = u64::MAX;
+
+/// Why a run could not be run.
+#[derive(Debug)]
+pub enum RunError {
+    /// What was typed makes no sense.
+    Usage(String),
+    /// The machine refused.
+    Io(io::Error),
+}
+
+impl std::fmt::Display for RunError {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            RunError::Usage(text) => out.write_str(text),
+            RunError::Io(error) => write!(out, "{error}"),
+        }
+    }
+}
+
+impl From<io::Error> for RunError {
+    fn from(error: io::Error) -> RunError {
+        RunError::Io(error)
+    }
+}
+
+/// Runs one workload.
+pub fn run(workload: &Workload, args: &RunArgs) -> Result<Report, RunError> {
+    Run::new(workload, args)?.go()
+}
+
+struct Run<'a> {
+    workload: &'a Workload,
+    args: &'a RunArgs,
+    connections: u32,
+    world: Arc<World>,
+    options: PhaseOptions,
+    started: SystemTime,
+    errors: Errors,
+    evidence: Evidence,
+    verified: u64,
+    invalid: Vec<String>,
+    warnings: Vec<String>,
+}
+
+impl<'a> Run<'a> {
+    fn new(workload: &'a Workload, args: &'a RunArgs) -> Result<Run<'a>, RunError> {
+        let started = SystemTime::now();
+        let since_1970 = started.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let seed = args
+            .seed
+            .unwrap_or_else(|| record::mix(since_1970.as_nanos() as u64));
+        let run = format!("{:08x}", record::mix(since_1970.as_nanos() as u64) as u32);
+        let target = Target::new(&args.url, args.target, args.raw_post.clone(), &run)
+            .map_err(RunError::Usage)?;
+        let defaults = workload::defaults(workload);
+        let streams = args.streams.unwrap_or(defaults.streams);
+        if args.raw_post.is_some() && !matches!(workload, Workload::Append(_)) {
+            return Err(RunError::Usage(
+                "--raw-post goes with append only: a bare server has nothing to read".into(),
+            ));
+        }
+        if defaults.snapshots && !target.has_snapshots() {
+            let name = workload.name();
+            return Err(RunError::Usage(format!(
+                "{name} needs --target thalweg-bucket or ursula"
+            )));
+        }
+        check_cpus(&args.cpus)?;
+        let clock = Clock::start();
+        let interval =
+            (args.duration / 60).clamp(Duration::from_millis(100), Duration::from_secs(1));
+        let nanoseconds = |duration: Duration| duration.as_nanos() as u64;
+        let options = PhaseOptions {
+            address: target.address,
+            clock,
+            timing: Timing {
+                warmup: nanoseconds(args.warmup),
+                duration: nanoseconds(args.duration),
+                drain: nanoseconds(args.drain),
+                interval: nanoseconds(interval),
+            },
+            threads: usize::from(args.threads),
+            cpus: args.cpus.clone(),
+            churn: args.churn,
+            timeout_ns: nanoseconds(args.timeout),
+        };
+        let world = Arc::new(World {
+            target,
+            form: args.form.into(),
+            payload_bytes: args.payload,
+            seed,
+            filler: record::filler(seed, args.payload as usize),
+            ledger: Ledger::new(streams),
+            streams,
+            clock,
+        });
+        Ok(Run {
+            workload,
+            args,
+            connections: args.connections.unwrap_or(defaults.connections),
+            world,
+            options,
+            started,
+            errors: Errors::default(),
+            evidence: Evidence::default(),
+            verified: 0,
+            invalid: Vec::new(),
+            warnings: Vec::new(),
+        })
+    }
+
+    fn go(mut self) -> Result<Report, RunError> {
+        if self.world.target.raw_post.is_none() {
+            let share = self.setup_shares();
+            let world = &self.world;
+            let clients = share
+                .into_iter()
+                .map(|streams| boxed(Create::new(world.clone(), streams)))
+                .collect();
+            self.set_up("create", clients)?;
+        }
+        for (name, clients) in workload::preparation(self.workload, self.args, &self.world) {
+            self.set_up(name, clients)?;
+        }
+        let mut sampler = CpuSampler::new(self.args.server_pid);
+        let roles = workload::roles(self.workload, self.args, self.connections, &self.world);
+        let followers = roles.iter().filter(|role| role.client.follows()).count() as u32;
+        let measured = self.measure(roles, &mut sampler)?;
+        let read_back = self.read_back()?;
+        Ok(self.conclude(measured, followers, read_back, &sampler))
+    }
+
+    /// Streams, spread over the connections that set up.
+    fn setup_shares(&self) -> Vec<Vec<u32>> {
+        workload::shares(self.world.streams, SETUP_CONNECTIONS_MAX)
+    }
+
+    fn set_up(&mut self, name: &str, clients: Vec<Box<dyn Client>>) -> Result<(), RunError> {
+        let slots = clients
+            .into_iter()
+            .map(|client| SlotPlan {
+                client,
+                pace: Pace::Closed,
+            })
+            .collect();
+        let result = self.unmeasured(slots)?;
+        if result.errors.total() > 0 {
+            self.invalid
+                .push(format!("{name}: {}", describe(&result.errors)));
+        }
+        self.keep(result);
+        Ok(())
+    }
+
+    fn unmeasured(&self, slots: Vec<SlotPlan>) -> io::Result<PhaseResult> {
+        let timing = Timing {
+            warmup: 0,
+            duration: FOREVER,
+            drain: 0,
+            interval: FOREVER,
+        };
+        let options = PhaseOptions {
+            timing,
+            churn: 0,
+            ..self.options.clone()
+        };
+        phase::run(&options, slots, |_, _| ())
+    }
+
+    fn measure(
+        &mut self,
+        roles: Vec<Role>,
+        sampler: &mut CpuSampler,
+    ) -> Result<PhaseResult, RunError> {
+        let args = self.args;
+        let interval = Duration::from_nanos(self.options.timing.interval);
+        let length = args.warmup + args.duration;
+        let threads = self.options.threads;
+        let mut progress =
+            Progress::new(args.quiet, self.workload.name(), length, interval, threads);
+        let clock = self.world.clock;
+        let timing = self.options.timing;
+        self.started = SystemTime::now();
+        let slots = paced(roles, args.rate);
+        let result = phase::run(&self.options, slots, |sample, start| {
+            let now = clock.now();
+            if let Some(start) = start {
+                let window = timing.window(start);
+                sampler.look(now, window.measured, window.end);
+            }
+            progress.update(
+                sample,
+                start.map(|start| Duration::from_nanos(now.saturating_sub(start))),
+            );
+        })?;
+        progress.finish();
+        Ok(result)
+    }
+
+    fn read_back(&mut self) -> Result<bool, RunError> {
+        let wanted = workload::defaults(self.workload).read_back && !self.args.no_verify;
+        if !wanted || self.world.target.raw_post.is_some() {
+            return Ok(false);
+        }
+        let slots = self
+            .setup_shares()
+            .into_iter()
+            .map(|streams| SlotPlan {
+                client: boxed(CatchUp::new(self.world.clone(), streams, false)),
+                pace: Pace::Closed,
+            })
+            .collect();
+        let result = self.unmeasured(slots)?;
+        self.keep(result);
+        Ok(true)
+    }
+
+    /// Keeps what a phase says about errors and messages.
+    fn keep(&mut self, result: PhaseResult) {
+        for (kind, count) in result.errors.iter() {
+            self.errors.add(kind, count);
+        }
+        self.verified += result.verified;
+        self.evidence.written.extend(result.evidence.written);
+        self.evidence.seen.extend(result.evidence.seen);
+    }
+
+    fn conclude(
+        mut self,
+        mut measured: PhaseResult,
+        followers: u32,
+        read_back: bool,
+        sampler: &CpuSampler,
+    ) -> Report {
+        let evidence = std::mem::take(&mut measured.evidence);
+        self.evidence.written.extend(evidence.written);
+        self.evidence.seen.extend(evidence.seen);
+        for (kind, count) in measured.errors.iter() {
+            self.errors.add(kind, count);
+        }
+        self.verified += measured.verified;
+        let errors = &mut self.errors;
+        verify::reconcile(
+            &self.evidence.written,
+            &self.evidence.seen,
+            |fault, count| {
+                errors.add(ErrorKind::Fault(fault), count);
+            },
+        );
+
+        let args = self.args;
+        let measured_s = args.duration.as_secs_f64();
+        let interval = Duration::from_nanos(self.options.timing.interval);
+        let operations: Vec<report::Operation> = measured
+            .collected
+            .totals
+            .iter()
+            .map(|(op, _)| {
+                json::operation(*op, &measured.collected, measured_s, interval, self.started)
+            })
+            .collect();
+        self.judge(&measured);
+        let main = operations
+            .iter()
+            .find(|operation| operation.name == Op::Delivery.name())
+            .or(operations.first());
+        let main_completed = main.map_or(1, |operation| operation.completed.max(1)) as f64;
+        let client_cpu_s = measured.cpu_shares.iter().sum::<f64>() * measured_s;
+        let acknowledged = (0..self.world.streams)
+            .map(|stream| self.world.ledger.acknowledged(stream))
+            .sum();
+        Report {
+            loadgen: env!("CARGO_PKG_VERSION").to_owned(),
+            revision: machine::git_revision(),
+            label: args.label.clone(),
+            started_unix_s: self
+                .started
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default()
+                .as_secs_f64(),
+            command: std::env::args().collect(),
+            machine: Machine::here(),
+            parameters: self.parameters(followers),
+            valid: self.invalid.is_empty(),
+            measured_s,
+            interval_s: interval.as_secs_f64(),
+            operations,
+            errors: self
+                .errors
+                .iter()
+                .map(|(kind, count)| (kind.name(), count))
+                .collect::<BTreeMap<_, _>>(),
+            verification: Verification {
+                read_back,
+                messages_checked: self.verified,
+                messages_acknowledged: acknowledged,
+                faults: self.errors.faults(),
+            },
+            client: report::Client {
+                cpu_us_per_operation: client_cpu_s * 1e6 / main_completed,
+                cpu_share_by_thread: measured.cpu_shares,
+                lag_us: json::percentiles(&measured.lag),
+                planned: measured.planned,
+                unsent: measured.unsent,
+            },
+            server: sampler.cores().map(|cpu_cores| Server {
+                pid: args.server_pid.unwrap_or(0),
+                cpu_cores,
+                cpu_us_per_operation: cpu_cores * measured_s * 1e6 / main_completed,
+            }),
+            invalid_because: self.invalid,
+            warnings: self.warnings,
+        }
+    }
+
+    fn parameters(&self, followers: u32) -> Parameters {
+        let args = self.args;
+        Parameters {
+            workload: self.workload.name().to_owned(),
+            url: args.url.clone(),
+            target: args
+                .raw_post
+                .clone()
+                .map_or(args.target.name().to_owned(), |path| {
+                    format!("raw POST {path}")
+                }),
+            rate_per_s: args.rate,
+            streams: self.world.streams,
+            connections: self.connections,
+            followers,
+            payload_bytes: args.payload,
+            content_type: self.world.form.content_type().to_owned(),
+            batch: args.batch,
+            producers: args.producers,
+            threads: self.options.threads,
+            cpus: args.cpus.clone(),
+            churn: args.churn,
+            seed: self.world.seed,
+        }
+    }
+
+    fn judge(&mut self, measured: &PhaseResult) {
+        let requests: u64 = measured
+            .collected
+            .totals
+            .iter()
+            .filter(|(op, _)| !matches!(op, Op::WholeRead | Op::Delivery))
+            .map(|(_, counts)| counts.completed)
+            .sum();
+        if requests == 0 {
+            self.invalid
+                .push("no request completed during the measurement".into());
+        }
+        if self.errors.faults() > 0 {
+            self.invalid
+                .push(format!("broken promises: {}", describe(&self.errors)));
+        }
+        let failed = measured.errors.total() - measured.errors.faults();
+        if failed as f64 > ERROR_SHARE_MAX * (requests + failed) as f64 {
+            self.invalid
+                .push(format!("{failed} errors beside {requests} requests"));
+        } else if failed > 0 {
+            self.warnings
+                .push(format!("{failed} errors beside {requests} requests"));
+        }
+        if measured.planned > 0 {
+            let paced = match self.workload {
+                Workload::Tail(_) | Workload::LongPoll(_) | Workload::Mixed(_) => measured
+                    .collected
+                    .total(Op::Append)
+                    .map_or(0, |counts| counts.completed),
+                _ => requests,
+            };
+            let kept = paced as f64 / measured.planned as f64;
+            if kept < RATE_KEPT_MIN {
+                let planned = measured.planned;
+                self.invalid.push(format!(
+                    "the rate was not kept: {paced} of {planned} planned requests completed in time ({:.1} %)",
+                    kept * 100.0
+                ));
+            }
+            let lag_us = json::percentiles(&measured.lag).p99;
+            if lag_us > LAG_US_MAX {
+                self.invalid.push(format!(
+                    "the generator itself was late: p99 {:.1} ms",
+                    lag_us / 1e3
+                ));
+            }
+        }
+        for (thread, share) in measured.cpu_shares.iter().enumerate() {
+            if *share > CPU_SHARE_FULL {
+                self.warnings.push(format!(
+                    "load thread {thread} used {:.0} % of its core: figures may show the generator's limit, not the server's",
+                    share * 100.0
+                ));
+            }
+        }
+    }
+}
+
+/// Gives the drivers their pace: together `rate` requests per second, evenly staggered, if there is a rate.
+fn paced(roles: Vec<Role>, rate: Option<f64>) -> Vec<SlotPlan> {
+    let drivers = roles.iter().filter(|role| role.paced).count() as f64;
+    let mut index = 0.0;
+    roles
+        .into_iter()
+        .map(|role| {
+            let pace = match rate {
+                Some(rate) if role.paced => {
+                    let interval_ns = drivers * 1e9 / rate;
+                    let phase_ns = index / drivers * interval_ns;
+                    index += 1.0;
+                    Pace::Every {
+                        interval_ns,
+                        phase_ns,
+                    }
+                }
+                _ => Pace::Closed,
+            };
+            SlotPlan {
+                client: role.client,
+                pace,
+            }
+        })
+        .collect()
+}
+
+fn check_cpus(cpus: &[usize]) -> Result<(), RunError> {
+    let allowed = sched_getaffinity(None).map_err(|error| RunError::Io(error.into()))?;
+    match cpus
+        .iter()
+        .find(|cpu| **cpu >= rustix::thread::CpuSet::MAX_CPU || !allowed.is_set(**cpu))
+    {
+        Some(cpu) => Err(RunError::Usage(format!(
+            "this process may not use CPU {cpu}"
+        ))),
+        None => Ok(()),
+    }
+}
+
+fn describe(errors: &Errors) -> String {
+    let list: Vec<String> = errors
+        .iter()
+        .map(|(kind, count)| format!("{count} {}", kind.name()))
+        .collect();
+    list.join(", ")
+}
+
+fn boxed(client: impl Client + 'static) -> Box<dyn Client> {
+    Box::new(client)
+}
+
+/// CPU time of the server process over the measurement, as near to its ends as the collector looks.
+struct CpuSampler {
+    pid: Option<u32>,
+    first: Option<(u64, f64)>,
+    last: Option<(u64, f64)>,
+}
+
+impl CpuSampler {
+    fn new(pid: Option<u32>) -> CpuSampler {
+        CpuSampler {
+            pid,
+            first: None,
+            last: None,
+        }
+    }
+
+    fn look(&mut self, now: u64, from: u64, to: u64) {
+        let Some(pid) = self.pid else {
+            return;
+        };
+        let due = if self.first.is_none() {
+            now >= from
+        } else {
+            self.last.is_none() && now >= to
+        };
+        if due && let Some(cpu_s) = machine::process_cpu_s(pid) {
+            let slot = if self.first.is_none() {
+                &mut self.first
+            } else {
+                &mut self.last
+            };
+            *slot = Some((now, cpu_s));
+        }
+    }
+
+    fn cores(&self) -> Option<f64> {
+        let (first, last) = (self.first?, self.last?);
+        Some((last.1 - first.1) / ((last.0 - first.0).max(1) as f64 / 1e9))
+    }
+}
