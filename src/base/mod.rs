@@ -1,0 +1,10 @@
+//! What every layer may use: limits, time, randomness, checksums, metrics.
+//!
+//! Standard library and pure computation only: nothing here does I/O or
+//! knows a stream. Time and randomness are values that are passed in, so
+//! that every rule above runs in a test on a manual clock.
+
+pub mod checksum;
+pub mod limits;
+pub mod rng;
+pub mod time;

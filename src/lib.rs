@@ -1,0 +1,6 @@
+#![doc = "placeholder"]
+pub mod base;
+pub mod json;
+pub mod protocol;
+pub mod shard;
+pub mod storage;

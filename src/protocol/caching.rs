@@ -1,0 +1,101 @@
+//! ETags, `If-None-Match` and `Cache-Control` of stream reads (base protocol
+//! 10.1; decisions, Tokens).
+
+use std::fmt::Write as _;
+
+use crate::protocol::{expiry::Lifetime, incarnation::Incarnation, read::Window};
+
+/// `Cache-Control` of what must not be stored.
+pub const NO_STORE: &str = "no-store";
+
+/// The entity tag of a read, quotes included.
+///
+/// It varies with the incarnation, the range, closure, and whether the range reached the tail: a
+/// full chunk that stops being the tail must not be answered 304 from a cached up-to-date one.
+#[must_use]
+pub fn etag(incarnation: Incarnation, window: &Window) -> String {
+    let mut tag = String::with_capacity(64);
+    // Writing to a String cannot fail.
+    let _ = write!(tag, "\"{:x}-{}-{}", incarnation.0, window.start, window.end);
+    if window.is_up_to_date() {
+        tag.push_str("-u");
+    }
+    if window.is_final() {
+        tag.push_str("-c");
+    }
+    tag.push('"');
+    tag
+}
+
+/// Whether an `If-None-Match` value names `etag`: lists and weak forms included (RFC 9110
+/// 13.1.2). `*` does not match, as at the peer: it would hide data from a reader that holds none.
+#[must_use]
+pub fn if_none_match(value: &[u8], etag: &str) -> bool {
+    let Ok(value) = std::str::from_utf8(value) else {
+        return false;
+    };
+    value.split(',').any(|candidate| {
+        let candidate = candidate.trim();
+        candidate.strip_prefix("W/").unwrap_or(candidate) == etag
+    })
+}
+
+/// `Cache-Control` of a catch-up read on the base surface: never fresh for longer than the stream
+/// is sure to live.
+#[must_use]
+pub fn cache_control(lifetime: Lifetime, renewed_ms: u64, now_ms: u64) -> String {
+    let left_s = lifetime
+        .expires_ms(renewed_ms)
+        .map_or(60, |end| end.saturating_sub(now_ms) / 1000);
+    match left_s {
+        60.. => "public, max-age=60, stale-while-revalidate=300".to_owned(),
+        left => format!("public, max-age={left}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(start: u64, end: u64, tail: u64, closed: bool) -> Window {
+        Window {
+            start,
+            end,
+            tail,
+            closed,
+        }
+    }
+
+    #[test]
+    fn tags_vary_with_everything_a_reader_must_not_miss() {
+        let base = etag(Incarnation(255), &window(0, 8, 8, false));
+        assert_eq!(base, "\"ff-0-8-u\"");
+        for other in [
+            etag(Incarnation(254), &window(0, 8, 8, false)),
+            etag(Incarnation(255), &window(0, 8, 9, false)),
+            etag(Incarnation(255), &window(0, 8, 8, true)),
+            etag(Incarnation(255), &window(1, 8, 8, false)),
+        ] {
+            assert_ne!(base, other);
+        }
+    }
+
+    #[test]
+    fn lists_and_weak_forms_match() {
+        assert!(if_none_match(b"\"a\"", "\"a\""));
+        assert!(if_none_match(b"W/\"a\"", "\"a\""));
+        assert!(if_none_match(b"\"x\", W/\"a\" ,\"b\"", "\"a\""));
+        assert!(!if_none_match(b"*", "\"a\""));
+        assert!(!if_none_match(b"\"b\"", "\"a\""));
+    }
+
+    #[test]
+    fn nothing_is_fresh_past_its_expiry() {
+        let at = Lifetime::ExpiresAt { unix_ms: 10_000 };
+        assert_eq!(cache_control(at, 0, 3_000), "public, max-age=7");
+        assert_eq!(
+            cache_control(Lifetime::Unlimited, 0, 3_000),
+            "public, max-age=60, stale-while-revalidate=300"
+        );
+    }
+}

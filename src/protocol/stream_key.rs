@@ -1,0 +1,202 @@
+//! Stream keys: which stream a path names (extensions 1.1, 1.6; decisions,
+//! Two surfaces).
+//!
+//! A key is the path's decoded segments joined by `/`. No segment holds a
+//! `/`, a NUL or `..`, so a key has exactly one split and the two surfaces
+//! name one store: `/v1/stream/demo/hello` and `/demo/hello` are the same
+//! stream.
+
+use std::{fmt, sync::Arc};
+
+use crate::{
+    base::limits::{KEY_BYTES_MAX, STREAM_ID_BYTES_MAX},
+    protocol::error::Refusal,
+};
+
+/// First segment under which the base protocol keeps its subscription API (base protocol 6).
+pub const RESERVED_SEGMENT: &str = "__ds";
+
+/// Which profile a request speaks (decisions, Two surfaces).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Surface {
+    /// `/{bucket}/{stream}`: the extensions.
+    Bucket,
+    /// `/v1/stream/{path}`: the base protocol.
+    Base,
+}
+
+/// The name of a stream. Cheap to clone and to send to another core.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StreamKey(Arc<str>);
+
+impl StreamKey {
+    /// The key of `/{bucket}/{stream}`.
+    ///
+    /// # Errors
+    /// [`Refusal::InvalidBucketId`] or [`Refusal::InvalidStreamId`], naming the rule of
+    /// extensions 1.1 that is broken.
+    pub fn bucket_surface(bucket: &str, stream: &str) -> Result<Self, Refusal> {
+        check_bucket(bucket)?;
+        let invalid = |what: &str| Err(Refusal::InvalidStreamId(what.into()));
+        match stream {
+            "" => return invalid("stream_id must not be empty"),
+            "." => return invalid("stream_id must not be '.'"),
+            "streams" => return invalid("stream_id 'streams' is reserved"),
+            _ => {}
+        }
+        if stream.starts_with('$') {
+            return invalid("stream_id must not start with '$'");
+        }
+        if stream.len() > STREAM_ID_BYTES_MAX {
+            return Err(Refusal::InvalidStreamId(format!(
+                "stream_id must not exceed {STREAM_ID_BYTES_MAX} bytes, got {} bytes",
+                stream.len()
+            )));
+        }
+        let len = bucket.len() + 1 + stream.len();
+        if len > STREAM_ID_BYTES_MAX {
+            return Err(Refusal::InvalidStreamId(format!(
+                "bucket/stream must not exceed {STREAM_ID_BYTES_MAX} bytes, got {len} bytes"
+            )));
+        }
+        check_segment(stream)?;
+        Ok(Self([bucket, "/", stream].concat().into()))
+    }
+
+    /// The key of `/v1/stream/{path}`, from the path's decoded segments.
+    ///
+    /// # Errors
+    /// [`Refusal::InvalidStreamId`] for an empty path or segment, a segment with a `/`, NUL or
+    /// `..`, or a key over [`KEY_BYTES_MAX`] bytes; [`Refusal::NotFound`] under the reserved
+    /// first segment.
+    pub fn base_surface<'a>(segments: impl Iterator<Item = &'a str>) -> Result<Self, Refusal> {
+        let mut key = String::new();
+        for (index, segment) in segments.enumerate() {
+            if index == 0 && segment == RESERVED_SEGMENT {
+                return Err(Refusal::NotFound);
+            }
+            if segment.is_empty() || segment == "." {
+                return Err(Refusal::InvalidStreamId(
+                    "a path segment must not be empty or '.'".into(),
+                ));
+            }
+            check_segment(segment)?;
+            if index > 0 {
+                key.push('/');
+            }
+            key.push_str(segment);
+        }
+        if key.is_empty() {
+            return Err(Refusal::InvalidStreamId("the stream path is empty".into()));
+        }
+        if key.len() > KEY_BYTES_MAX {
+            return Err(Refusal::InvalidStreamId(format!(
+                "a stream path must not exceed {KEY_BYTES_MAX} bytes, got {} bytes",
+                key.len()
+            )));
+        }
+        Ok(Self(key.into()))
+    }
+
+    /// A key read back from disk, where only keys that passed a check were written.
+    #[must_use]
+    pub fn restored(key: &str) -> Self {
+        Self(key.into())
+    }
+
+    /// The joined segments.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The bucket the key belongs to: its first segment.
+    #[must_use]
+    pub fn bucket(&self) -> &str {
+        self.0.split('/').next().unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for StreamKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+/// Checks a bucket id against `^[a-z0-9_-]{4,64}$` and the reserved `__` prefix.
+///
+/// # Errors
+/// [`Refusal::InvalidBucketId`], saying which rule is broken.
+pub fn check_bucket(bucket: &str) -> Result<(), Refusal> {
+    if !(4..=64).contains(&bucket.len()) {
+        return Err(Refusal::InvalidBucketId(format!(
+            "bucket_id must be 4 to 64 bytes, got {} bytes",
+            bucket.len()
+        )));
+    }
+    let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
+    if !bucket.bytes().all(legal) {
+        return Err(Refusal::InvalidBucketId(
+            "bucket_id must match ^[a-z0-9_-]{4,64}$".into(),
+        ));
+    }
+    if bucket.starts_with("__") {
+        return Err(Refusal::InvalidBucketId(
+            "bucket_id must not start with '__'".into(),
+        ));
+    }
+    Ok(())
+}
+
+fn check_segment(segment: &str) -> Result<(), Refusal> {
+    if segment.contains(['/', '\0']) || segment.contains("..") {
+        return Err(Refusal::InvalidStreamId(
+            "stream_id must not contain '/', NUL, or '..'".into(),
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_surfaces_name_one_stream() {
+        let bucket = StreamKey::bucket_surface("demo", "hello").unwrap();
+        let base = StreamKey::base_surface(["demo", "hello"].into_iter()).unwrap();
+        assert_eq!(bucket, base);
+        assert_eq!(base.bucket(), "demo");
+    }
+
+    #[test]
+    fn bucket_rules() {
+        for bad in ["", "abc", "ABCD", "a.bc", "__ursula", "a bcd", &"a".repeat(65)] {
+            assert!(check_bucket(bad).is_err(), "{bad:?}");
+        }
+        for good in ["demo", "-dem", "_dem", "d3-_", &"a".repeat(64)] {
+            assert!(check_bucket(good).is_ok(), "{good:?}");
+        }
+    }
+
+    #[test]
+    fn stream_rules() {
+        for bad in ["", ".", "..", "a..b", "a/b", "a\0b", "$x", "streams", &"a".repeat(123)] {
+            assert!(StreamKey::bucket_surface("demo", bad).is_err(), "{bad:?}");
+        }
+        for good in ["snapshot", "bootstrap", "é b", &"a".repeat(117)] {
+            assert!(StreamKey::bucket_surface("demo", good).is_ok(), "{good:?}");
+        }
+        assert!(StreamKey::bucket_surface("demo", &"a".repeat(118)).is_err());
+    }
+
+    #[test]
+    fn base_paths() {
+        let key = |segments: &[&str]| StreamKey::base_surface(segments.iter().copied());
+        assert!(key(&["a", "b", "c"]).is_ok());
+        assert_eq!(key(&["__ds", "x"]), Err(Refusal::NotFound));
+        for bad in [&[][..], &[""], &["a", ""], &["a", "", "b"], &["a", ".."], &["a/b"]] {
+            assert!(key(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,422 @@
+//! Live readers: who is woken by which append, and why nobody misses one.
+//!
+//! A [`Watch`] joins a stream's owner to one core that has readers of it. The
+//! owner registers it in the same turn in which it read the tail for the
+//! reader, so no append falls between. When the durable state moves, the
+//! owner stores it in the watch and, unless a wake-up is already on its way,
+//! sends one: one message per (stream, core), however many readers wait and
+//! however many appends came. The reader's core clears the flag before it
+//! reads the state, so a change is either seen or causes another wake-up.
+//!
+//! Readers never see more than the owner's visible state: the watch is only
+//! written from there.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashMap,
+    rc::Rc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+    },
+    task::{Poll, Waker},
+};
+
+use bytes::Bytes;
+use slab::Slab;
+
+use crate::protocol::{incarnation::Incarnation, sse::Framing};
+
+/// What joins a stream's owner to a core with readers.
+#[derive(Debug)]
+pub struct Watch {
+    /// The core with the readers.
+    pub core: usize,
+    incarnation: AtomicU64,
+    tail: AtomicU64,
+    phase: AtomicU8,
+    wake_sent: AtomicBool,
+}
+
+const OPEN: u8 = 0;
+const CLOSED: u8 = 1;
+const GONE: u8 = 2;
+
+/// The durable state of a watched stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watched {
+    /// It takes appends.
+    Open {
+        /// Its tail.
+        tail: u64,
+    },
+    /// It takes no more.
+    Closed {
+        /// Its final offset.
+        tail: u64,
+    },
+    /// It was deleted or expired.
+    Gone,
+}
+
+impl Watch {
+    /// A watch for readers on `core`.
+    #[must_use]
+    pub fn new(core: usize) -> Arc<Self> {
+        Arc::new(Self {
+            core,
+            incarnation: AtomicU64::new(0),
+            tail: AtomicU64::new(0),
+            phase: AtomicU8::new(OPEN),
+            wake_sent: AtomicBool::new(false),
+        })
+    }
+
+    /// The stream it is registered at.
+    #[must_use]
+    pub fn incarnation(&self) -> Incarnation {
+        Incarnation(self.incarnation.load(Ordering::Relaxed))
+    }
+
+    /// The state the owner last published.
+    #[must_use]
+    pub fn state(&self) -> Watched {
+        // The phase is stored after the tail, so a closed stream is never seen with an old tail.
+        let phase = self.phase.load(Ordering::Acquire);
+        let tail = self.tail.load(Ordering::Acquire);
+        match phase {
+            OPEN => Watched::Open { tail },
+            CLOSED => Watched::Closed { tail },
+            _ => Watched::Gone,
+        }
+    }
+
+    /// Publishes the durable state. True when a wake-up must be sent: none is on its way.
+    fn publish(&self, state: Watched) -> bool {
+        let phase = match state {
+            Watched::Open { tail } => {
+                self.tail.store(tail, Ordering::Release);
+                OPEN
+            }
+            Watched::Closed { tail } => {
+                self.tail.store(tail, Ordering::Release);
+                CLOSED
+            }
+            Watched::Gone => GONE,
+        };
+        self.phase.store(phase, Ordering::Release);
+        !self.wake_sent.swap(true, Ordering::AcqRel)
+    }
+
+    /// Takes note that the wake-up has arrived; the state is read after this.
+    pub fn wake_arrived(&self) {
+        self.wake_sent.store(false, Ordering::Release);
+    }
+}
+
+/// The cores that have readers of one stream; kept by its owner.
+#[derive(Debug, Default)]
+pub struct Watchers(Option<Box<Vec<(Arc<Watch>, usize)>>>);
+
+impl Watchers {
+    /// Whether nobody watches.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.as_ref().is_none_or(|cores| cores.is_empty())
+    }
+
+    /// Counts a reader on `watch.core` and returns the watch that serves that core.
+    pub fn register(
+        &mut self,
+        watch: Arc<Watch>,
+        incarnation: Incarnation,
+        state: Watched,
+    ) -> Arc<Watch> {
+        let cores = self.0.get_or_insert_default();
+        if let Some((known, readers)) = cores.iter_mut().find(|(known, _)| known.core == watch.core)
+        {
+            *readers += 1;
+            return known.clone();
+        }
+        watch.incarnation.store(incarnation.0, Ordering::Relaxed);
+        // Nobody waits on it yet, so this needs no wake-up.
+        watch.publish(state);
+        watch.wake_arrived();
+        cores.push((watch.clone(), 1));
+        watch
+    }
+
+    /// Forgets one reader on `core`.
+    pub fn unregister(&mut self, core: usize) {
+        let Some(cores) = &mut self.0 else { return };
+        if let Some(index) = cores.iter().position(|(watch, _)| watch.core == core)
+            && let Some((_, readers)) = cores.get_mut(index)
+        {
+            *readers -= 1;
+            if *readers == 0 {
+                cores.swap_remove(index);
+            }
+        }
+        if cores.is_empty() {
+            self.0 = None;
+        }
+    }
+
+    /// Publishes `state` to every core; returns the watches that need a wake-up.
+    pub fn publish(&self, state: Watched) -> impl Iterator<Item = &Arc<Watch>> {
+        self.0
+            .iter()
+            .flat_map(|cores| cores.iter())
+            .filter_map(move |(watch, _)| watch.publish(state).then_some(watch))
+    }
+}
+
+/// The live readers of one core.
+#[derive(Debug, Default)]
+pub struct Hub {
+    streams: RefCell<HashMap<Incarnation, Rc<LiveStream>>>,
+    readers: Cell<usize>,
+}
+
+/// A stream that has live readers on this core.
+#[derive(Debug)]
+pub struct LiveStream {
+    /// What the owner publishes.
+    pub watch: Arc<Watch>,
+    readers: RefCell<Slab<Option<Waker>>>,
+    event: RefCell<Option<SharedEvent>>,
+    fetching: Cell<Option<EventKey>>,
+}
+
+/// Which bytes of a stream an event carries, in which form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventKey {
+    /// Where it starts.
+    pub start: u64,
+    /// Most stored bytes in it.
+    pub bytes_max: u64,
+    /// How it is written.
+    pub framing: Framing,
+}
+
+/// An encoded data event that all readers at one offset share.
+#[derive(Clone, Debug)]
+pub struct SharedEvent {
+    /// What it answers.
+    pub key: EventKey,
+    /// The offset after it.
+    pub end: u64,
+    /// The tail it was encoded at.
+    pub tail: u64,
+    /// Whether the stream was closed at that tail.
+    pub closed: bool,
+    /// The event's text; empty when there was nothing to say.
+    pub text: Bytes,
+}
+
+impl Hub {
+    /// Adds a reader of the stream that `watch` watches.
+    #[must_use]
+    pub fn join(self: &Rc<Self>, watch: Arc<Watch>) -> Reader {
+        let incarnation = watch.incarnation();
+        let stream = self
+            .streams
+            .borrow_mut()
+            .entry(incarnation)
+            .or_insert_with(|| {
+                Rc::new(LiveStream {
+                    watch,
+                    readers: RefCell::default(),
+                    event: RefCell::default(),
+                    fetching: Cell::new(None),
+                })
+            })
+            .clone();
+        let id = stream.readers.borrow_mut().insert(None);
+        self.readers.set(self.readers.get() + 1);
+        Reader {
+            hub: self.clone(),
+            stream,
+            id,
+        }
+    }
+
+    /// A wake-up has arrived: everybody who waits on this stream looks again.
+    pub fn wake(&self, watch: &Watch) {
+        watch.wake_arrived();
+        let stream = self.streams.borrow().get(&watch.incarnation()).cloned();
+        if let Some(stream) = stream {
+            stream.wake_all();
+        }
+    }
+
+    /// Wakes every reader of every stream: the server is shutting down.
+    pub fn wake_all(&self) {
+        let streams: Vec<_> = self.streams.borrow().values().cloned().collect();
+        for stream in streams {
+            stream.wake_all();
+        }
+    }
+
+    /// Live readers on this core.
+    #[must_use]
+    pub fn readers(&self) -> usize {
+        self.readers.get()
+    }
+}
+
+impl LiveStream {
+    fn wake_all(&self) {
+        for (_, waker) in self.readers.borrow_mut().iter_mut() {
+            if let Some(waker) = waker.take() {
+                waker.wake();
+            }
+        }
+    }
+
+    /// The shared event for `key`, if it is still the newest there can be for it.
+    #[must_use]
+    pub fn shared_event(&self, key: EventKey) -> Option<SharedEvent> {
+        let event = self.event.borrow();
+        let event = event.as_ref().filter(|event| event.key == key)?;
+        let is_newest = match self.watch.state() {
+            Watched::Open { tail } => tail == event.tail && !event.closed,
+            Watched::Closed { tail } => tail == event.tail && event.closed,
+            Watched::Gone => false,
+        };
+        // A full event stays right however the tail moves.
+        let is_full = event.end < event.tail;
+        (is_newest || is_full).then(|| event.clone())
+    }
+
+    /// Claims the fetch of `key`; false while another reader's fetch of it is under way.
+    pub fn claim_fetch(&self, key: EventKey) -> bool {
+        if self.fetching.get() == Some(key) {
+            return false;
+        }
+        self.fetching.set(Some(key));
+        true
+    }
+
+    /// Ends a claimed fetch, with what it brought.
+    pub fn end_fetch(&self, key: EventKey, event: Option<SharedEvent>) {
+        if self.fetching.get() == Some(key) {
+            self.fetching.set(None);
+        }
+        if event.is_some() {
+            *self.event.borrow_mut() = event;
+        }
+        self.wake_all();
+    }
+}
+
+/// One live reader; dropping it ends its watch.
+#[derive(Debug)]
+pub struct Reader {
+    hub: Rc<Hub>,
+    /// The stream it reads.
+    pub stream: Rc<LiveStream>,
+    id: usize,
+}
+
+impl Reader {
+    /// Leaves `waker` to be woken by the next change.
+    pub fn wake_on_change(&self, waker: &Waker) {
+        if let Some(slot) = self.stream.readers.borrow_mut().get_mut(self.id) {
+            match slot {
+                Some(known) if known.will_wake(waker) => {}
+                _ => *slot = Some(waker.clone()),
+            }
+        }
+    }
+
+    /// Ready once the stream is no longer open with its tail at `seen`.
+    pub fn poll_changed(&self, seen: u64, waker: &Waker) -> Poll<Watched> {
+        self.wake_on_change(waker);
+        match self.stream.watch.state() {
+            Watched::Open { tail } if tail == seen => Poll::Pending,
+            state => Poll::Ready(state),
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let mut readers = self.stream.readers.borrow_mut();
+        if readers.contains(self.id) {
+            readers.remove(self.id);
+        }
+        self.hub.readers.set(self.hub.readers.get().saturating_sub(1));
+        if readers.is_empty() {
+            let incarnation = self.stream.watch.incarnation();
+            self.hub.streams.borrow_mut().remove(&incarnation);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::task::{Context, Wake};
+
+    struct Count(std::sync::atomic::AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn counter() -> (Arc<Count>, Waker) {
+        let count = Arc::new(Count(0.into()));
+        (count.clone(), Waker::from(count))
+    }
+
+    #[test]
+    fn many_changes_send_one_wake_up_and_none_is_lost() {
+        let mut watchers = Watchers::default();
+        let watch = watchers.register(Watch::new(1), Incarnation(9), Watched::Open { tail: 0 });
+        assert_eq!(watchers.publish(Watched::Open { tail: 1 }).count(), 1);
+        assert_eq!(watchers.publish(Watched::Open { tail: 2 }).count(), 0);
+        watch.wake_arrived();
+        assert_eq!(watch.state(), Watched::Open { tail: 2 });
+        assert_eq!(watchers.publish(Watched::Closed { tail: 2 }).count(), 1);
+        assert_eq!(watch.state(), Watched::Closed { tail: 2 });
+    }
+
+    #[test]
+    fn a_core_counts_its_readers_and_is_forgotten_with_the_last() {
+        let mut watchers = Watchers::default();
+        let first = watchers.register(Watch::new(1), Incarnation(9), Watched::Open { tail: 0 });
+        let again = watchers.register(Watch::new(1), Incarnation(9), Watched::Open { tail: 0 });
+        assert!(Arc::ptr_eq(&first, &again));
+        watchers.unregister(1);
+        assert!(!watchers.is_empty());
+        watchers.unregister(1);
+        assert!(watchers.is_empty());
+        watchers.unregister(1);
+    }
+
+    #[test]
+    fn a_reader_sees_changes_made_before_and_after_it_waits() {
+        let hub = Rc::new(Hub::default());
+        let mut watchers = Watchers::default();
+        let watch = watchers.register(Watch::new(0), Incarnation(9), Watched::Open { tail: 5 });
+        let reader = hub.join(watch.clone());
+        let (count, waker) = counter();
+        let mut context = Context::from_waker(&waker);
+        assert!(reader.poll_changed(5, context.waker()).is_pending());
+        for watch in watchers.publish(Watched::Open { tail: 6 }) {
+            hub.wake(watch);
+        }
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        assert_eq!(
+            reader.poll_changed(5, context.waker()),
+            Poll::Ready(Watched::Open { tail: 6 })
+        );
+        assert_eq!(hub.readers(), 1);
+        drop(reader);
+        assert_eq!(hub.readers(), 0);
+        let _ = &mut context;
+    }
+}

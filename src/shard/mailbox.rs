@@ -1,0 +1,344 @@
+//! Mailboxes between cores: how a request reaches another core's shard, and
+//! how its answer comes back.
+//!
+//! Every core has one mailbox that all others put messages in. It needs no
+//! bound of its own, because what can be in it is bounded where it is sent: a
+//! core has at most `mailbox_requests_max` requests at another one, each
+//! reserving the slot for its answer when it is sent (so answers never wait
+//! for room); and a wake-up is sent at most once per watch until it has
+//! arrived. A core that may send no more refuses the request itself (503).
+//!
+//! A message wakes the receiver once however many follow before it runs.
+//! What crosses is moved, or shared and immutable.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::VecDeque,
+    future::Future,
+    pin::Pin,
+    rc::Rc,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
+
+use atomic_waker::AtomicWaker;
+use crossbeam::queue::SegQueue;
+use slab::Slab;
+
+use crate::{
+    protocol::error::Refusal,
+    shard::{
+        live::{Hub, Watch},
+        owner::Shard,
+        request::{BatchNumber, Reply, Request},
+    },
+};
+
+/// The mailboxes of all cores.
+#[derive(Debug)]
+pub struct Post {
+    boxes: Box<[Mailbox]>,
+}
+
+#[derive(Debug, Default)]
+struct Mailbox {
+    messages: SegQueue<Message>,
+    receiver: AtomicWaker,
+}
+
+#[derive(Debug)]
+enum Message {
+    /// Carry this out and answer to slot `slot` of core `from`.
+    Request {
+        from: usize,
+        slot: usize,
+        request: Request,
+    },
+    /// Carry this out; nobody waits.
+    Notice(Request),
+    /// The answer for `slot`.
+    Answer {
+        slot: usize,
+        outcome: Result<Reply, Refusal>,
+    },
+    /// Readers on the receiving core look again.
+    Wake(Arc<Watch>),
+}
+
+impl Post {
+    /// Mailboxes for `cores` cores.
+    #[must_use]
+    pub fn new(cores: usize) -> Arc<Self> {
+        Arc::new(Self {
+            boxes: (0..cores).map(|_| Mailbox::default()).collect(),
+        })
+    }
+
+    fn put(&self, core: usize, message: Message) {
+        if let Some(mailbox) = self.boxes.get(core) {
+            mailbox.messages.push(message);
+            mailbox.receiver.wake();
+        }
+    }
+
+    /// Wakes a core that waits for messages: something it polls for has changed.
+    pub fn nudge(&self, core: usize) {
+        if let Some(mailbox) = self.boxes.get(core) {
+            mailbox.receiver.wake();
+        }
+    }
+}
+
+/// One core's end of the post.
+#[derive(Debug)]
+pub struct Desk {
+    core: usize,
+    post: Arc<Post>,
+    slots: RefCell<Slab<Slot>>,
+    outstanding: Box<[Cell<usize>]>,
+    outstanding_max: usize,
+    deferred: RefCell<VecDeque<Deferred>>,
+}
+
+#[derive(Debug)]
+enum Slot {
+    Waiting { to: usize, waker: Option<Waker> },
+    Answered { to: usize, outcome: Result<Reply, Refusal> },
+    Abandoned { to: usize },
+}
+
+/// An answer that waits for its batch.
+#[derive(Debug)]
+struct Deferred {
+    after: BatchNumber,
+    to: usize,
+    slot: usize,
+    outcome: Result<Reply, Refusal>,
+}
+
+impl Desk {
+    /// The end of core `core`, with at most `outstanding_max` requests at each other core.
+    #[must_use]
+    pub fn new(core: usize, post: Arc<Post>, outstanding_max: usize) -> Rc<Self> {
+        let outstanding = post.boxes.iter().map(|_| Cell::new(0)).collect();
+        Rc::new(Self {
+            core,
+            post,
+            slots: RefCell::default(),
+            outstanding,
+            outstanding_max,
+            deferred: RefCell::default(),
+        })
+    }
+
+    /// Sends a request to core `to`.
+    ///
+    /// # Errors
+    /// [`Refusal::MailboxFull`] when as many as may be wait there already.
+    pub fn send(self: &Rc<Self>, to: usize, request: Request) -> Result<PendingReply, Refusal> {
+        let outstanding = self.outstanding.get(to).ok_or(Refusal::Internal)?;
+        if outstanding.get() >= self.outstanding_max {
+            return Err(Refusal::MailboxFull);
+        }
+        outstanding.set(outstanding.get() + 1);
+        let slot = self.slots.borrow_mut().insert(Slot::Waiting { to, waker: None });
+        let from = self.core;
+        self.post.put(
+            to,
+            Message::Request {
+                from,
+                slot,
+                request,
+            },
+        );
+        Ok(PendingReply {
+            desk: self.clone(),
+            slot: Some(slot),
+        })
+    }
+
+    /// Sends a request that nobody waits for.
+    pub fn notify(&self, to: usize, request: Request) {
+        self.post.put(to, Message::Notice(request));
+    }
+
+    /// Sends a wake-up to the readers' core.
+    pub fn wake(&self, watch: &Arc<Watch>) {
+        self.post.put(watch.core, Message::Wake(watch.clone()));
+    }
+
+    /// Leaves `waker` to be woken by the next message.
+    pub fn wake_on_message(&self, waker: &Waker) {
+        if let Some(mailbox) = self.post.boxes.get(self.core) {
+            mailbox.receiver.register(waker);
+        }
+    }
+
+    /// Handles at most `messages_max` messages; true when there was at least one.
+    pub fn handle(&self, shard: &Shard, hub: &Hub, messages_max: usize) -> bool {
+        let Some(mailbox) = self.post.boxes.get(self.core) else {
+            return false;
+        };
+        for handled in 0..messages_max {
+            let Some(message) = mailbox.messages.pop() else {
+                return handled > 0;
+            };
+            match message {
+                Message::Request {
+                    from,
+                    slot,
+                    request,
+                } => {
+                    let staged = shard.execute(request);
+                    if shard.is_durable(staged.after) {
+                        self.answer(from, slot, staged.outcome);
+                    } else if shard.has_failed() {
+                        self.answer(from, slot, Err(Refusal::OutcomeUnknown));
+                    } else {
+                        self.defer(staged.after, from, slot, staged.outcome);
+                    }
+                }
+                Message::Notice(request) => {
+                    // Nobody waits: what it changes is journaled, what it reports is not asked for.
+                    let _ = shard.execute(request).outcome;
+                }
+                Message::Answer { slot, outcome } => self.take_answer(slot, outcome),
+                Message::Wake(watch) => hub.wake(&watch),
+            }
+        }
+        true
+    }
+
+    fn answer(&self, to: usize, slot: usize, outcome: Result<Reply, Refusal>) {
+        self.post.put(to, Message::Answer { slot, outcome });
+    }
+
+    fn defer(
+        &self,
+        after: BatchNumber,
+        to: usize,
+        slot: usize,
+        outcome: Result<Reply, Refusal>,
+    ) {
+        let mut deferred = self.deferred.borrow_mut();
+        // Kept in batch order: an answer that needs an older batch than the one before it waits
+        // for that one too, which costs at most one commit.
+        let after = deferred.back().map_or(after, |last| last.after.max(after));
+        deferred.push_back(Deferred {
+            after,
+            to,
+            slot,
+            outcome,
+        });
+    }
+
+    /// Sends the answers that waited for batches up to `durable`.
+    pub fn on_durable(&self, durable: BatchNumber) {
+        let mut deferred = self.deferred.borrow_mut();
+        while deferred.front().is_some_and(|first| first.after <= durable) {
+            if let Some(first) = deferred.pop_front() {
+                self.answer(first.to, first.slot, first.outcome);
+            }
+        }
+    }
+
+    /// The journal has failed: whoever waits learns that the outcome is unknown.
+    pub fn on_failed(&self) {
+        for waiting in self.deferred.borrow_mut().drain(..) {
+            self.answer(waiting.to, waiting.slot, Err(Refusal::OutcomeUnknown));
+        }
+    }
+
+    fn take_answer(&self, slot: usize, outcome: Result<Reply, Refusal>) {
+        let mut slots = self.slots.borrow_mut();
+        let Some(entry) = slots.get_mut(slot) else { return };
+        let (to, waker) = match entry {
+            Slot::Waiting { to, waker } => (*to, waker.take()),
+            Slot::Abandoned { to } => {
+                let to = *to;
+                slots.remove(slot);
+                drop(slots);
+                self.abandon(outcome, to);
+                self.returned(to);
+                return;
+            }
+            Slot::Answered { .. } => return,
+        };
+        *entry = Slot::Answered { to, outcome };
+        drop(slots);
+        self.returned(to);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// An answer that nobody waits for any more: what it holds at the owner is given back.
+    fn abandon(&self, outcome: Result<Reply, Refusal>, owner: usize) {
+        if let Ok(Reply::Watching(watching)) = outcome {
+            self.notify(
+                owner,
+                Request::Leave {
+                    incarnation: watching.extent.incarnation,
+                    core: self.core,
+                },
+            );
+        }
+    }
+
+    fn returned(&self, to: usize) {
+        if let Some(outstanding) = self.outstanding.get(to) {
+            outstanding.set(outstanding.get().saturating_sub(1));
+        }
+    }
+}
+
+/// An answer to come. Dropping it abandons the answer, not the request.
+#[derive(Debug)]
+pub struct PendingReply {
+    desk: Rc<Desk>,
+    slot: Option<usize>,
+}
+
+impl Future for PendingReply {
+    type Output = Result<Reply, Refusal>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(slot) = self.slot else {
+            return Poll::Ready(Err(Refusal::Internal));
+        };
+        let outcome = {
+            let mut slots = self.desk.slots.borrow_mut();
+            match slots.get_mut(slot) {
+                Some(Slot::Waiting { waker, .. }) => {
+                    *waker = Some(cx.waker().clone());
+                    return Poll::Pending;
+                }
+                Some(Slot::Answered { .. }) => match slots.remove(slot) {
+                    Slot::Answered { outcome, .. } => outcome,
+                    _ => Err(Refusal::Internal),
+                },
+                _ => Err(Refusal::Internal),
+            }
+        };
+        self.slot = None;
+        Poll::Ready(outcome)
+    }
+}
+
+impl Drop for PendingReply {
+    fn drop(&mut self) {
+        let Some(slot) = self.slot else { return };
+        let mut slots = self.desk.slots.borrow_mut();
+        let Some(entry) = slots.get_mut(slot) else { return };
+        match entry {
+            Slot::Waiting { to, .. } => *entry = Slot::Abandoned { to: *to },
+            Slot::Answered { .. } | Slot::Abandoned { .. } => {
+                let entry = slots.remove(slot);
+                drop(slots);
+                if let Slot::Answered { to, outcome } = entry {
+                    self.desk.abandon(outcome, to);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! One owner core: the streams that hash to it, their live readers, and the
+//! mailbox to the other cores. No locks.
+//!
+//! [`owner`] holds the tables and the path of a change; one file per
+//! operation carries it out, named as in `protocol` (which decides) and
+//! `http` (which translates). What crosses cores is in [`request`].
+
+mod append;
+mod bootstrap;
+mod create;
+mod delete;
+mod expiry;
+mod fork;
+pub mod history;
+pub mod live;
+pub mod mailbox;
+pub mod owner;
+pub mod placement;
+mod purge;
+mod read;
+pub mod record;
+mod replay;
+pub mod request;
+mod retention;
+mod snapshot;
+mod snapshot_parts;
+pub mod stream;
+
+pub use replay::ReplayError;

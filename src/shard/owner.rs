@@ -1,0 +1,559 @@
+//! One owner core: its streams, and the path of a change through them.
+//!
+//! A change is decided on staged state, encoded into the journal's open batch
+//! and applied to staged state in the same turn ([`Shard::stage`]). When its
+//! batch is durable ([`Shard::on_durable`]) the change becomes visible,
+//! readers are woken, and whoever waits is answered. Between the two, nobody
+//! is told anything that rests on it: every outcome carries the batch it must
+//! wait for ([`Staged`]). A batch that fails latches the shard: what waits is
+//! told that the outcome is unknown, new writes are refused, durable state
+//! stays readable.
+//!
+//! No lock: a shard lives on one thread, and no borrow of its tables is held
+//! across an await.
+
+use std::{
+    cell::{Cell, RefCell},
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap, HashSet, VecDeque},
+    rc::Rc,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
+
+use slab::Slab;
+
+use crate::{
+    base::{limits::Limits, time::Clock},
+    protocol::{
+        error::Refusal,
+        fork::ForkOrigin,
+        incarnation::{Allocator, Incarnation},
+        stream_key::StreamKey,
+    },
+    shard::{
+        live::{Watch, Watched},
+        record::Record,
+        request::{BatchNumber, Reply, Request, Staged},
+        stream::{STREAM_OVERHEAD_BYTES, StoredSnapshot, Stream},
+    },
+    storage::journal::{Health, Stage, StageError},
+};
+
+/// What a shard tells other cores of its own accord.
+pub trait Peers {
+    /// Wakes the readers that wait on `watch`. Called at most once per watch until it arrived.
+    fn wake_readers(&self, watch: &Arc<Watch>);
+
+    /// A fork is durably gone: its source's owner may let go of what it inherited.
+    fn release_source(&self, origin: &ForkOrigin, fork: Incarnation);
+}
+
+/// One shard.
+pub struct Shard {
+    /// Its number.
+    pub id: usize,
+    pub(super) tables: RefCell<Tables>,
+    journal: Rc<dyn Stage>,
+    pub(super) clock: Rc<dyn Clock>,
+    pub(super) limits: Limits,
+    memory_bytes_max: u64,
+    peers: Rc<dyn Peers>,
+    waiters: RefCell<Vec<(BatchNumber, Vec<Waker>)>>,
+    failed: Cell<bool>,
+    scratch: RefCell<Vec<u8>>,
+}
+
+/// What a shard knows.
+#[derive(Debug)]
+pub struct Tables {
+    pub(super) streams: Slab<Stream>,
+    pub(super) by_key: HashMap<StreamKey, usize, ahash::RandomState>,
+    pub(super) by_incarnation: HashMap<Incarnation, usize, ahash::RandomState>,
+    pub(super) fenced: HashSet<Box<str>>,
+    pub(super) memory_bytes: u64,
+    pub(super) expiries: BinaryHeap<Reverse<(u64, Incarnation)>>,
+    effects: VecDeque<(BatchNumber, Effect)>,
+    allocator: Allocator,
+}
+
+/// What becomes visible with a batch.
+#[derive(Debug)]
+pub(super) enum Effect {
+    Create {
+        slot: usize,
+    },
+    Advance {
+        slot: usize,
+        tail: u64,
+        closed: bool,
+    },
+    Retain {
+        slot: usize,
+        offset: u64,
+    },
+    Snapshot {
+        slot: usize,
+        snapshot: Arc<StoredSnapshot>,
+    },
+    SoftDelete {
+        slot: usize,
+    },
+    Delete {
+        slot: usize,
+    },
+}
+
+/// A stream as a write finds it.
+pub(super) enum Found {
+    /// It is there.
+    Slot(usize),
+    /// It is not, and that rests on this batch.
+    Missing(BatchNumber),
+}
+
+impl Shard {
+    /// A shard over an open journal. `memory_bytes_max` is its share of the budget.
+    #[must_use]
+    pub fn new(
+        id: usize,
+        tables: Tables,
+        journal: Rc<dyn Stage>,
+        clock: Rc<dyn Clock>,
+        limits: Limits,
+        memory_bytes_max: u64,
+        peers: Rc<dyn Peers>,
+    ) -> Self {
+        Self {
+            id,
+            tables: RefCell::new(tables),
+            journal,
+            clock,
+            limits,
+            memory_bytes_max,
+            peers,
+            waiters: RefCell::default(),
+            failed: Cell::new(false),
+            scratch: RefCell::default(),
+        }
+    }
+
+    /// Carries out a request.
+    pub fn execute(&self, request: Request) -> Staged<Reply> {
+        match request {
+            Request::Create(request) => self.create(request),
+            Request::Append(request) => self.append(&request).map(Reply::Appended),
+            Request::Delete(target) => self.delete(&target).map(Reply::Done),
+            Request::Head(target) => self.head(&target).map(|head| Reply::Head(Box::new(head))),
+            Request::Read(request, watch) => self.read(&request, watch),
+            Request::Tail(request, watch) => self.tail(&request, watch).map(Reply::Watching),
+            Request::Event(request) => self.event(&request).map(Reply::Event),
+            Request::Leave { incarnation, core } => {
+                self.leave(incarnation, core);
+                Staged::now(Ok(Reply::Done(incarnation)))
+            }
+            Request::Publish(request) => self
+                .publish(&request)
+                .map(|(meta, incarnation)| Reply::Published(meta, incarnation)),
+            Request::StagePart(target, id, body) => {
+                self.stage_part(&target, id, body).map(Reply::Done)
+            }
+            Request::BeginCommit(request) => self.begin_commit(&request),
+            Request::EndCommit(request, matches) => self
+                .end_commit(&request, matches)
+                .map(|(meta, incarnation)| Reply::Published(meta, incarnation)),
+            Request::DiscardParts(target) => self.discard_parts(&target).map(Reply::Done),
+            Request::ReadSnapshot(target, offset) => {
+                self.read_snapshot(&target, offset).map(Reply::Snapshot)
+            }
+            Request::Retain(target, offset) => self
+                .retain(&target, offset)
+                .map(|(offset, incarnation)| Reply::Retained(offset, incarnation)),
+            Request::Bootstrap(request) => self
+                .bootstrap(&request)
+                .map(|reply| Reply::Bootstrap(Box::new(reply))),
+            Request::Refer(request, fork_key, fork) => self
+                .refer(&request, &fork_key, fork)
+                .map(|inherited| Reply::Referred(Box::new(inherited))),
+            Request::Release { source, fork } => self.release(source, fork).map(Reply::Done),
+            Request::Inherit { source, start, end } => {
+                Staged::now(Ok(Reply::Inherited(self.inherit(source, start, end))))
+            }
+            Request::Fence(bucket) => self
+                .fence(&bucket)
+                .map(|()| Reply::Done(Incarnation(0))),
+            Request::PurgeSlice(bucket) => self.purge_slice(&bucket),
+        }
+    }
+
+    /// Wall time, in Unix milliseconds.
+    pub(super) fn now_ms(&self) -> u64 {
+        self.clock.now_ms()
+    }
+
+    /// Checks, before anything is decided, that the shard takes writes and has room for `bytes`
+    /// more.
+    pub(super) fn check_room(&self, bytes: u64) -> Result<(), Refusal> {
+        let used = self.tables.borrow().memory_bytes;
+        self.check_room_in(used, bytes)
+    }
+
+    /// The same, for callers that hold the tables: `used` is what they are charged.
+    pub(super) fn check_room_in(&self, used: u64, bytes: u64) -> Result<(), Refusal> {
+        match self.journal.health() {
+            Health::Ok => {}
+            Health::DiskPressure => return Err(Refusal::DiskPressure),
+            Health::Failed => return Err(Refusal::ApplyStopped),
+        }
+        if used.saturating_add(bytes) > self.memory_bytes_max {
+            return Err(Refusal::MemoryPressure);
+        }
+        Ok(())
+    }
+
+    /// Puts a record into the open batch.
+    pub(super) fn stage(&self, record: &Record<'_>) -> Result<BatchNumber, Refusal> {
+        let mut head = self.scratch.borrow_mut();
+        head.clear();
+        let body = record.encode(&mut head);
+        self.journal.stage(&[&head, body]).map_err(|error| match error {
+            StageError::Latched => Refusal::ApplyStopped,
+            StageError::DiskPressure => Refusal::DiskPressure,
+            StageError::TooLarge => Refusal::Internal,
+        })
+    }
+
+    /// Whether `batch` is durable.
+    #[must_use]
+    pub fn is_durable(&self, batch: BatchNumber) -> bool {
+        batch <= self.journal.durable()
+    }
+
+    /// Whether the journal has failed.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.failed.get()
+    }
+
+    /// Ready once `batch` is durable, or never will be.
+    ///
+    /// # Errors
+    /// [`Refusal::OutcomeUnknown`] when the journal failed first.
+    pub fn poll_durable(&self, batch: BatchNumber, cx: &Context<'_>) -> Poll<Result<(), Refusal>> {
+        if self.is_durable(batch) {
+            return Poll::Ready(Ok(()));
+        }
+        if self.failed.get() {
+            return Poll::Ready(Err(Refusal::OutcomeUnknown));
+        }
+        let mut waiters = self.waiters.borrow_mut();
+        match waiters.iter_mut().find(|(number, _)| *number == batch) {
+            Some((_, wakers)) => wakers.push(cx.waker().clone()),
+            None => waiters.push((batch, vec![cx.waker().clone()])),
+        }
+        Poll::Pending
+    }
+
+    /// Makes visible what `durable` has made durable, and wakes who waits for it.
+    pub fn on_durable(&self, durable: BatchNumber) {
+        loop {
+            let effect = {
+                let mut tables = self.tables.borrow_mut();
+                match tables.effects.front() {
+                    Some((batch, _)) if *batch <= durable => tables.effects.pop_front(),
+                    _ => None,
+                }
+            };
+            let Some((_, effect)) = effect else { break };
+            self.make_visible(effect);
+        }
+        self.waiters.borrow_mut().retain_mut(|(batch, wakers)| {
+            if *batch > durable {
+                return true;
+            }
+            wakers.drain(..).for_each(Waker::wake);
+            false
+        });
+    }
+
+    /// The journal has failed: whoever waits learns that the outcome is unknown.
+    pub fn on_failed(&self) {
+        self.failed.set(true);
+        for (_, wakers) in self.waiters.borrow_mut().drain(..) {
+            wakers.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    fn make_visible(&self, effect: Effect) {
+        let mut tables = self.tables.borrow_mut();
+        let slot = match effect {
+            Effect::Create { slot } => {
+                if let Some(stream) = tables.streams.get_mut(slot) {
+                    stream.visible.exists = true;
+                }
+                return;
+            }
+            Effect::Advance { slot, tail, closed } => {
+                if let Some(stream) = tables.streams.get_mut(slot) {
+                    stream.visible.tail = tail;
+                    stream.visible.closed |= closed;
+                }
+                slot
+            }
+            Effect::Retain { slot, offset } => {
+                if let Some(stream) = tables.streams.get_mut(slot) {
+                    stream.visible.retained = offset;
+                }
+                tables.release_history(slot);
+                return;
+            }
+            Effect::Snapshot { slot, snapshot } => {
+                let replaced = tables.streams.get_mut(slot).and_then(|stream| {
+                    stream.blobs.get_or_insert_default().snapshot.replace(snapshot)
+                });
+                tables.discharge(slot, replaced.map_or(0, |replaced| replaced.meta.len));
+                return;
+            }
+            Effect::SoftDelete { slot } => {
+                if let Some(stream) = tables.streams.get_mut(slot) {
+                    stream.visible.soft_deleted = true;
+                }
+                slot
+            }
+            Effect::Delete { slot } => {
+                let Some(stream) = tables.remove(slot) else { return };
+                drop(tables);
+                self.wake(stream.watchers.publish(Watched::Gone));
+                if let Some(origin) = stream.staged.origin() {
+                    self.peers.release_source(origin, stream.staged.incarnation);
+                }
+                return;
+            }
+        };
+        let Some(stream) = tables.streams.get(slot) else { return };
+        if stream.watchers.is_empty() {
+            return;
+        }
+        let visible = &stream.visible;
+        let state = match (visible.soft_deleted, visible.closed) {
+            (true, _) => Watched::Gone,
+            (false, true) => Watched::Closed { tail: visible.tail },
+            (false, false) => Watched::Open { tail: visible.tail },
+        };
+        self.wake(stream.watchers.publish(state));
+    }
+
+    fn wake<'a>(&self, watches: impl Iterator<Item = &'a Arc<Watch>>) {
+        watches.for_each(|watch| self.peers.wake_readers(watch));
+    }
+
+    /// The stream that a write to `key` meets, on staged state. A stream whose life is over is
+    /// deleted here and now.
+    pub(super) fn find_staged(&self, key: &StreamKey) -> Result<Found, Refusal> {
+        let now_ms = self.now_ms();
+        let slot = {
+            let tables = self.tables.borrow();
+            if tables.fenced.contains(key.bucket()) {
+                return Err(Refusal::BucketErased);
+            }
+            let Some(&slot) = tables.by_key.get(key) else {
+                return Ok(Found::Missing(BatchNumber(0)));
+            };
+            let Some(stream) = tables.streams.get(slot) else {
+                return Ok(Found::Missing(BatchNumber(0)));
+            };
+            if stream.deleted {
+                return Ok(Found::Missing(stream.changed_in));
+            }
+            if stream.staged.soft_deleted || !stream.is_over(now_ms) {
+                return Ok(Found::Slot(slot));
+            }
+            slot
+        };
+        let batch = self.remove_stream(slot)?;
+        let tables = self.tables.borrow();
+        // With forks it is soft-deleted and still there.
+        match tables.streams.get(slot) {
+            Some(stream) if !stream.deleted => Ok(Found::Slot(slot)),
+            _ => Ok(Found::Missing(batch)),
+        }
+    }
+
+    /// The stream that a read of `key` meets, on durable state.
+    ///
+    /// # Errors
+    /// [`Refusal::BucketErased`], [`Refusal::StreamNotFound`], [`Refusal::SoftDeleted`].
+    pub(super) fn find_visible(&self, key: &StreamKey) -> Result<usize, Refusal> {
+        let now_ms = self.now_ms();
+        let over = {
+            let tables = self.tables.borrow();
+            if tables.fenced.contains(key.bucket()) {
+                return Err(Refusal::BucketErased);
+            }
+            let mut slot = *tables.by_key.get(key).ok_or(Refusal::StreamNotFound)?;
+            loop {
+                let stream = tables.streams.get(slot).ok_or(Refusal::StreamNotFound)?;
+                if stream.visible.exists {
+                    if stream.visible.soft_deleted {
+                        return Err(Refusal::SoftDeleted);
+                    }
+                    if !stream.is_over(now_ms) {
+                        return Ok(slot);
+                    }
+                    break slot;
+                }
+                slot = stream.predecessor.ok_or(Refusal::StreamNotFound)?;
+            }
+        };
+        // Its life is over: as if it had been deleted. Without room for the record the sweep
+        // will write it later.
+        let _ = self.remove_stream(over);
+        Err(Refusal::StreamNotFound)
+    }
+
+    /// Stages the end of a stream: deletion, or soft deletion while forks inherit from it.
+    /// Returns the batch.
+    pub(super) fn remove_stream(&self, slot: usize) -> Result<BatchNumber, Refusal> {
+        let (incarnation, soft) = {
+            let tables = self.tables.borrow();
+            let stream = tables.streams.get(slot).ok_or(Refusal::StreamNotFound)?;
+            if stream.deleted || (stream.staged.soft_deleted && stream.staged.has_forks()) {
+                return Ok(stream.changed_in);
+            }
+            (stream.staged.incarnation, stream.staged.has_forks())
+        };
+        let batch = self.stage(&Record::Delete { incarnation, soft })?;
+        let mut tables = self.tables.borrow_mut();
+        if let Some(stream) = tables.streams.get_mut(slot) {
+            stream.changed_in = batch;
+            if soft {
+                stream.staged.soft_deleted = true;
+            } else {
+                stream.deleted = true;
+            }
+        }
+        let effect = if soft {
+            Effect::SoftDelete { slot }
+        } else {
+            Effect::Delete { slot }
+        };
+        tables.note(batch, effect);
+        Ok(batch)
+    }
+
+    /// A token for a new stream.
+    pub fn allocate_incarnation(&self) -> Result<Incarnation, Refusal> {
+        self.tables
+            .borrow_mut()
+            .allocator
+            .allocate()
+            .ok_or(Refusal::Internal)
+    }
+
+    /// Memory charged for streams, in bytes, and its bound.
+    #[must_use]
+    pub fn memory(&self) -> (u64, u64) {
+        (self.tables.borrow().memory_bytes, self.memory_bytes_max)
+    }
+
+    /// Streams in the table.
+    #[must_use]
+    pub fn streams(&self) -> usize {
+        self.tables.borrow().streams.len()
+    }
+}
+
+impl Tables {
+    /// Empty tables with an allocator of incarnations.
+    #[must_use]
+    pub fn new(allocator: Allocator) -> Self {
+        Self {
+            streams: Slab::new(),
+            by_key: HashMap::default(),
+            by_incarnation: HashMap::default(),
+            fenced: HashSet::new(),
+            memory_bytes: 0,
+            expiries: BinaryHeap::new(),
+            effects: VecDeque::new(),
+            allocator,
+        }
+    }
+
+    /// Adds a stream whose creation has been staged; it succeeds one of the same name whose
+    /// deletion is not durable yet.
+    pub(super) fn insert(&mut self, mut stream: Stream) -> usize {
+        let key = stream.staged.key.clone();
+        let incarnation = stream.staged.incarnation;
+        stream.predecessor = self.by_key.get(&key).copied();
+        stream.charged = STREAM_OVERHEAD_BYTES + stream.own_bytes();
+        self.memory_bytes += stream.charged;
+        if let Some(end_ms) = stream.staged.lifetime.expires_ms(stream.staged.renewed_ms) {
+            self.expiries.push(Reverse((end_ms, incarnation)));
+        }
+        let slot = self.streams.insert(stream);
+        self.by_key.insert(key, slot);
+        self.by_incarnation.insert(incarnation, slot);
+        slot
+    }
+
+    /// Takes a stream out for good.
+    pub(super) fn remove(&mut self, slot: usize) -> Option<Stream> {
+        let stream = self.streams.try_remove(slot)?;
+        self.memory_bytes = self.memory_bytes.saturating_sub(stream.charged);
+        self.by_incarnation.remove(&stream.staged.incarnation);
+        match self.by_key.get(&stream.staged.key).copied() {
+            Some(current) if current == slot => {
+                self.by_key.remove(&stream.staged.key);
+            }
+            Some(current) => {
+                if let Some(successor) = self.streams.get_mut(current)
+                    && successor.predecessor == Some(slot)
+                {
+                    successor.predecessor = stream.predecessor;
+                }
+            }
+            None => {}
+        }
+        Some(stream)
+    }
+
+    /// Notes what becomes visible with `batch`.
+    pub(super) fn note(&mut self, batch: BatchNumber, effect: Effect) {
+        self.effects.push_back((batch, effect));
+    }
+
+    /// Charges a stream for `bytes` more.
+    pub(super) fn charge(&mut self, slot: usize, bytes: u64) {
+        if let Some(stream) = self.streams.get_mut(slot) {
+            stream.charged += bytes;
+            self.memory_bytes += bytes;
+        }
+    }
+
+    /// Takes `bytes` off a stream's charge.
+    pub(super) fn discharge(&mut self, slot: usize, bytes: u64) {
+        if let Some(stream) = self.streams.get_mut(slot) {
+            let bytes = bytes.min(stream.charged);
+            stream.charged -= bytes;
+            self.memory_bytes = self.memory_bytes.saturating_sub(bytes);
+        }
+    }
+
+    /// Lets go of the bytes that neither readers nor forks can ask for any more.
+    pub(super) fn release_history(&mut self, slot: usize) {
+        let freed = self.streams.get_mut(slot).map_or(0, |stream| {
+            let kept_from = stream.staged.kept_from().min(stream.visible.retained);
+            let before = stream.own_bytes();
+            stream.history.release_before(kept_from);
+            before - stream.own_bytes()
+        });
+        self.discharge(slot, freed);
+    }
+
+    /// The stream with this token, unless its deletion is staged.
+    pub(super) fn slot_of(&self, incarnation: Incarnation) -> Option<usize> {
+        let slot = *self.by_incarnation.get(&incarnation)?;
+        self.streams.get(slot).filter(|stream| !stream.deleted)?;
+        Some(slot)
+    }
+}

@@ -1,0 +1,338 @@
+//! Replay: the tables of a shard from its records, in order.
+//!
+//! The same functions that apply a change when it happens apply it here, and
+//! nothing asks the clock: what had not expired by a record is there after a
+//! restart, and the sweep decides anew. Everything replayed is durable, so it
+//! is visible at once.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::{
+    protocol::{
+        append::{self, AppliedAppend},
+        create::{self, CreateRequest, Inherited},
+        fork::ForkOrigin,
+        incarnation::Incarnation,
+        snapshot::SnapshotMeta,
+        state::ForkReference,
+    },
+    shard::{
+        history::History,
+        owner::Tables,
+        record::{MalformedRecord, Record},
+        request::BatchNumber,
+        stream::{StoredSnapshot, Stream},
+    },
+};
+
+/// Why a record cannot follow the ones before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplayError {
+    /// It cannot be read.
+    Malformed(MalformedRecord),
+    /// An append does not start at its stream's tail.
+    Gap {
+        /// The stream.
+        incarnation: Incarnation,
+        /// Its tail.
+        tail: u64,
+        /// Where the append starts.
+        start: u64,
+    },
+    /// A second stream with the same token.
+    Duplicate {
+        /// The token.
+        incarnation: Incarnation,
+    },
+}
+
+impl std::fmt::Display for ReplayError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Malformed(malformed) => malformed.fmt(f),
+            Self::Gap {
+                incarnation,
+                tail,
+                start,
+            } => write!(
+                f,
+                "an append to stream {} starts at {start}, but the stream ends at {tail}",
+                incarnation.0
+            ),
+            Self::Duplicate { incarnation } => {
+                write!(f, "stream {} is created a second time", incarnation.0)
+            }
+        }
+    }
+}
+
+impl std::error::Error for ReplayError {}
+
+impl Tables {
+    /// Applies one record.
+    ///
+    /// # Errors
+    /// [`ReplayError`] for a record that no writer of this version put there.
+    pub fn replay(&mut self, bytes: &[u8]) -> Result<(), ReplayError> {
+        match Record::decode(bytes).map_err(ReplayError::Malformed)? {
+            Record::Create {
+                incarnation,
+                at_ms,
+                key,
+                content_type,
+                lifetime,
+                closed,
+                origin,
+                body,
+            } => {
+                if self.by_incarnation.contains_key(&incarnation) {
+                    return Err(ReplayError::Duplicate { incarnation });
+                }
+                let request = CreateRequest {
+                    key,
+                    precondition: None,
+                    content_type: Some(content_type.clone()),
+                    lifetime,
+                    closed,
+                    body: Bytes::copy_from_slice(body),
+                    fork: None,
+                    inherited: origin.map(|origin| Inherited {
+                        incarnation,
+                        origin,
+                        content_type,
+                        lifetime,
+                        bytes: Vec::new(),
+                    }),
+                };
+                self.replay_create(request, incarnation, at_ms);
+            }
+            Record::Append {
+                incarnation,
+                at_ms,
+                start,
+                close,
+                producer,
+                seq,
+                body,
+            } => {
+                let Some(slot) = self.slot_of(incarnation) else {
+                    return Ok(());
+                };
+                let Some(stream) = self.streams.get_mut(slot) else {
+                    return Ok(());
+                };
+                if start != stream.staged.tail {
+                    return Err(ReplayError::Gap {
+                        incarnation,
+                        tail: stream.staged.tail,
+                        start,
+                    });
+                }
+                let write = AppliedAppend {
+                    at_ms,
+                    body_len: body.len() as u64,
+                    close,
+                    producer: producer.as_ref(),
+                    seq: seq.as_deref(),
+                };
+                append::apply(&mut stream.staged, &write);
+                stream.history.append(Bytes::copy_from_slice(body));
+                stream.visible.tail = stream.staged.tail;
+                stream.visible.closed = stream.staged.closed;
+                self.charge(slot, body.len() as u64);
+            }
+            Record::Delete { incarnation, soft } => {
+                let Some(slot) = self.slot_of(incarnation) else {
+                    return Ok(());
+                };
+                if !soft {
+                    self.remove(slot);
+                } else if let Some(stream) = self.streams.get_mut(slot) {
+                    stream.staged.soft_deleted = true;
+                    stream.visible.soft_deleted = true;
+                }
+            }
+            Record::Retain {
+                incarnation,
+                at_ms,
+                offset,
+            } => {
+                let Some(slot) = self.slot_of(incarnation) else {
+                    return Ok(());
+                };
+                if let Some(stream) = self.streams.get_mut(slot) {
+                    stream.renew(at_ms);
+                    stream.staged.retained = offset;
+                    stream.visible.retained = offset;
+                }
+                self.release_history(slot);
+            }
+            Record::Publish {
+                incarnation,
+                at_ms,
+                offset,
+                digest,
+                content_type,
+                body,
+            } => {
+                let meta = SnapshotMeta {
+                    offset,
+                    digest,
+                    content_type,
+                    len: body.len() as u64,
+                };
+                if let Some(slot) = self.slot_of(incarnation) {
+                    self.charge(slot, meta.len);
+                    self.replay_snapshot(slot, at_ms, meta, vec![Bytes::copy_from_slice(body)]);
+                }
+            }
+            Record::StagePart {
+                incarnation,
+                at_ms,
+                id,
+                body,
+            } => {
+                if let Some(slot) = self.slot_of(incarnation) {
+                    self.insert_part(slot, id, Bytes::copy_from_slice(body), at_ms);
+                    if let Some(stream) = self.streams.get_mut(slot) {
+                        stream.renew(at_ms);
+                    }
+                }
+            }
+            Record::CommitParts {
+                incarnation,
+                at_ms,
+                offset,
+                digest,
+                content_type,
+                ids,
+            } => {
+                if let Some(slot) = self.slot_of(incarnation) {
+                    let body = self.take_parts(slot, &ids);
+                    let len = body.iter().map(|piece| piece.len() as u64).sum();
+                    let meta = SnapshotMeta {
+                        offset,
+                        digest,
+                        content_type,
+                        len,
+                    };
+                    self.replay_snapshot(slot, at_ms, meta, body);
+                }
+            }
+            Record::DiscardParts { incarnation, ids } => {
+                if let Some(slot) = self.slot_of(incarnation) {
+                    self.discard_parts(slot, &ids);
+                }
+            }
+            Record::Refer {
+                incarnation,
+                fork,
+                fork_key,
+                start,
+            } => {
+                let slot = self.slot_of(incarnation);
+                if let Some(stream) = slot.and_then(|slot| self.streams.get_mut(slot)) {
+                    let reference = ForkReference {
+                        key: fork_key,
+                        start,
+                    };
+                    stream.staged.rare_mut().forks.insert(fork, reference);
+                }
+            }
+            Record::Release { incarnation, fork } => {
+                let Some(slot) = self.slot_of(incarnation) else {
+                    return Ok(());
+                };
+                if let Some(stream) = self.streams.get_mut(slot) {
+                    stream.staged.rare_mut().forks.remove(&fork);
+                }
+                self.release_history(slot);
+            }
+            Record::Fence { bucket } => {
+                self.fenced.insert(bucket);
+            }
+        }
+        Ok(())
+    }
+
+    fn replay_create(&mut self, request: CreateRequest, incarnation: Incarnation, at_ms: u64) {
+        let state = create::initial_state(&request, incarnation, at_ms);
+        // A fork's inherited bytes come from its source once every shard has replayed; until
+        // then its history starts at the divergence point.
+        let own_start = state.origin().map_or(0, |origin| origin.offset);
+        let mut history = History::starting_at(own_start);
+        history.append(request.body);
+        let slot = self.insert(Stream::created(state, history, BatchNumber(0)));
+        if let Some(stream) = self.streams.get_mut(slot) {
+            stream.visible.exists = true;
+            stream.predecessor = None;
+        }
+    }
+
+    fn replay_snapshot(&mut self, slot: usize, at_ms: u64, meta: SnapshotMeta, body: Vec<Bytes>) {
+        let replaced = self.streams.get_mut(slot).and_then(|stream| {
+            stream.renew(at_ms);
+            stream.staged.rare_mut().snapshot = Some(meta.clone());
+            let stored = Arc::new(StoredSnapshot { meta, body });
+            stream.blobs.get_or_insert_default().snapshot.replace(stored)
+        });
+        self.discharge(slot, replaced.map_or(0, |replaced| replaced.meta.len));
+    }
+
+    /// Every fork in the table, with its origin.
+    #[must_use]
+    pub fn forks(&self) -> Vec<(Incarnation, ForkOrigin)> {
+        self.streams
+            .iter()
+            .filter(|(_, stream)| !stream.deleted)
+            .filter_map(|(_, stream)| {
+                Some((stream.staged.incarnation, stream.staged.origin()?.clone()))
+            })
+            .collect()
+    }
+
+    /// Every reference in the table: source and fork.
+    #[must_use]
+    pub fn references(&self) -> Vec<(Incarnation, Incarnation)> {
+        let streams = self.streams.iter();
+        streams
+            .flat_map(|(_, stream)| {
+                let forks = stream.staged.rare.iter().flat_map(|rare| rare.forks.keys());
+                let source = stream.staged.incarnation;
+                forks.map(move |fork| (source, *fork))
+            })
+            .collect()
+    }
+
+    /// Soft-deleted streams without forks: a crash came between the last release and the deletion.
+    #[must_use]
+    pub fn orphans(&self) -> Vec<Incarnation> {
+        self.streams
+            .iter()
+            .filter(|(_, stream)| stream.staged.soft_deleted && !stream.staged.has_forks())
+            .map(|(_, stream)| stream.staged.incarnation)
+            .collect()
+    }
+
+    /// Puts the bytes a fork inherits in front of its own.
+    pub fn graft(&mut self, fork: Incarnation, inherited: Vec<Bytes>) {
+        let slot = self.slot_of(fork);
+        let Some(stream) = slot.and_then(|slot| self.streams.get_mut(slot)) else {
+            return;
+        };
+        let Some(origin) = stream.staged.origin() else {
+            return;
+        };
+        let mut whole = History::starting_at(origin.start);
+        for piece in inherited {
+            whole.share(piece);
+        }
+        for piece in stream.history.read(origin.offset, stream.staged.tail) {
+            whole.append(piece);
+        }
+        whole.release_before(stream.staged.kept_from());
+        stream.history = whole;
+    }
+}

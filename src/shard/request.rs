@@ -1,0 +1,333 @@
+//! What is asked of a stream's owner, and what it answers.
+//!
+//! These cross cores, so they own what they carry or share it immutably.
+//! Whether a request comes from the owner's own connections or from another
+//! core, it goes through the same [`Shard::execute`](super::owner::Shard::execute).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+pub use crate::storage::journal::BatchNumber;
+use crate::{
+    protocol::{
+        append::AppendRequest,
+        bootstrap::BootstrapRequest,
+        content_type::ContentType,
+        create::{CreateRequest, Inherited},
+        error::Refusal,
+        expiry::Lifetime,
+        fork::ForkRequest,
+        incarnation::Incarnation,
+        producer::{Digest, Repeat},
+        read::{Extent, ReadRequest, Window},
+        snapshot::{PublishRequest, SnapshotMeta},
+        stream_key::{StreamKey, Surface},
+    },
+    shard::{live::Watch, stream::StoredSnapshot},
+};
+
+/// A name and a precondition: all that many requests carry.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Which stream.
+    pub key: StreamKey,
+    /// `Stream-Incarnation`.
+    pub precondition: Option<Incarnation>,
+}
+
+/// Something asked of a stream's owner.
+#[derive(Debug)]
+pub enum Request {
+    /// PUT of a stream.
+    Create(CreateRequest),
+    /// POST.
+    Append(AppendRequest),
+    /// DELETE.
+    Delete(Target),
+    /// HEAD.
+    Head(Target),
+    /// GET; a long-poll brings the watch to wait on.
+    Read(ReadRequest, Option<Arc<Watch>>),
+    /// The opening of an SSE response.
+    Tail(ReadRequest, Arc<Watch>),
+    /// The next stored bytes of an open SSE response.
+    Event(EventRequest),
+    /// A live reader on `core` has gone.
+    Leave {
+        /// Its stream.
+        incarnation: Incarnation,
+        /// Its core.
+        core: usize,
+    },
+    /// PUT of a whole snapshot.
+    Publish(PublishRequest),
+    /// POST of a part: target, id, body.
+    StagePart(Target, Box<str>, Bytes),
+    /// PUT of a parts commit, first step: reserve the parts.
+    BeginCommit(CommitRequest),
+    /// Its second step, once the digest is known to match (`true`) or not.
+    EndCommit(CommitRequest, bool),
+    /// DELETE of the staged parts.
+    DiscardParts(Target),
+    /// GET of a snapshot at an offset.
+    ReadSnapshot(Target, u64),
+    /// PUT of a retention offset.
+    Retain(Target, u64),
+    /// GET of the bootstrap.
+    Bootstrap(BootstrapRequest),
+    /// A fork asks its source for a reference: request, the fork's name and token.
+    Refer(ForkRequest, StreamKey, Incarnation),
+    /// A fork lets its reference go.
+    Release {
+        /// The source.
+        source: Incarnation,
+        /// The fork.
+        fork: Incarnation,
+    },
+    /// A fork, at start, asks for the bytes it inherits.
+    Inherit {
+        /// The source.
+        source: Incarnation,
+        /// First byte.
+        start: u64,
+        /// After the last byte.
+        end: u64,
+    },
+    /// Fences a bucket.
+    Fence(Box<str>),
+    /// Deletes some of a fenced bucket's streams.
+    PurgeSlice(Box<str>),
+}
+
+/// The second form of a publish: from parts.
+#[derive(Clone, Debug)]
+pub struct CommitRequest {
+    /// Which stream, and which incarnation.
+    pub target: Target,
+    /// The snapshot's offset.
+    pub offset: u64,
+    /// Its content type.
+    pub content_type: ContentType,
+    /// What its digest must be.
+    pub digest: Digest,
+    /// The parts, in order.
+    pub ids: Arc<[Box<str>]>,
+    /// Largest snapshot, in bytes.
+    pub bytes_max: u64,
+}
+
+/// Which bytes an SSE response needs next.
+#[derive(Clone, Copy, Debug)]
+pub struct EventRequest {
+    /// The stream.
+    pub incarnation: Incarnation,
+    /// Its view.
+    pub surface: Surface,
+    /// Where the event starts.
+    pub start: u64,
+    /// Most stored bytes.
+    pub bytes_max: u64,
+}
+
+/// An answer of a stream's owner.
+#[derive(Debug)]
+pub enum Reply {
+    /// To [`Request::Create`].
+    Created(Created),
+    /// To [`Request::Create`] of a fork that does not exist yet: get the source's reference first.
+    NeedsSource,
+    /// To [`Request::Append`].
+    Appended(Appended),
+    /// To [`Request::Delete`] and others that have nothing to say but the stream's token.
+    Done(Incarnation),
+    /// To [`Request::Head`].
+    Head(Box<StreamHead>),
+    /// To [`Request::Read`].
+    Read(ReadReply),
+    /// To [`Request::Read`] of a long-poll at the tail, and to [`Request::Tail`].
+    Watching(Watching),
+    /// To [`Request::Event`].
+    Event(EventReply),
+    /// To [`Request::Publish`] and [`Request::EndCommit`], and to a commit that was done before.
+    Published(SnapshotMeta, Incarnation),
+    /// To [`Request::BeginCommit`]: the parts' bodies, in order.
+    Parts(Vec<Bytes>, Incarnation),
+    /// To [`Request::ReadSnapshot`].
+    Snapshot(SnapshotReply),
+    /// To [`Request::Retain`]: the retained offset.
+    Retained(u64, Incarnation),
+    /// To [`Request::Bootstrap`].
+    Bootstrap(Box<BootstrapReply>),
+    /// To [`Request::Refer`].
+    Referred(Box<Inherited>),
+    /// To [`Request::Inherit`]; `None` while the source is not whole itself.
+    Inherited(Option<Vec<Bytes>>),
+    /// To [`Request::PurgeSlice`]: streams deleted, and bytes that forks elsewhere still inherit;
+    /// done when the first is 0.
+    Purged {
+        /// Streams deleted by this slice.
+        streams: u64,
+        /// Inherited bytes that stay.
+        inherited_bytes: u64,
+    },
+}
+
+/// A stream that exists as asked for.
+#[derive(Clone, Debug)]
+pub struct Created {
+    /// Whether this request made it.
+    pub is_new: bool,
+    /// Its token.
+    pub incarnation: Incarnation,
+    /// Its content type.
+    pub content_type: ContentType,
+    /// Its lifetime.
+    pub lifetime: Lifetime,
+    /// Its tail.
+    pub tail: u64,
+    /// Whether it is closed.
+    pub closed: bool,
+}
+
+/// An append that holds.
+#[derive(Clone, Debug)]
+pub struct Appended {
+    /// The stream's token.
+    pub incarnation: Incarnation,
+    /// First byte of the write.
+    pub start: u64,
+    /// The tail after the write.
+    pub tail: u64,
+    /// Whether the stream is closed.
+    pub closed: bool,
+    /// The receipt of a producer's write.
+    pub receipt: Option<Receipt>,
+}
+
+/// What a producer is told.
+#[derive(Clone, Debug)]
+pub enum Receipt {
+    /// Applied now.
+    Applied {
+        /// Its epoch.
+        epoch: u64,
+        /// Its sequence number.
+        seq: u64,
+        /// The epoch it closed.
+        closed: Option<(u64, u64)>,
+    },
+    /// Applied before.
+    Repeated(Repeat),
+}
+
+/// What HEAD says.
+#[derive(Clone, Debug)]
+pub struct StreamHead {
+    /// The durable extent.
+    pub extent: Extent,
+    /// The content type.
+    pub content_type: ContentType,
+    /// The lifetime.
+    pub lifetime: Lifetime,
+    /// The latest snapshot.
+    pub snapshot: Option<SnapshotMeta>,
+}
+
+/// What a read returns.
+#[derive(Clone, Debug)]
+pub struct ReadReply {
+    /// The stream's token.
+    pub incarnation: Incarnation,
+    /// Its content type.
+    pub content_type: ContentType,
+    /// Its lifetime, and when it was last renewed, in Unix milliseconds.
+    pub lifetime: (Lifetime, u64),
+    /// Which bytes.
+    pub window: Window,
+    /// The bytes, in pieces.
+    pub bytes: Vec<Bytes>,
+}
+
+/// A live read that waits.
+#[derive(Debug)]
+pub struct Watching {
+    /// The durable extent.
+    pub extent: Extent,
+    /// The content type.
+    pub content_type: ContentType,
+    /// Where the read starts.
+    pub start: u64,
+    /// What to wait on.
+    pub watch: Arc<Watch>,
+}
+
+/// The stored bytes of an event.
+#[derive(Debug)]
+pub struct EventReply {
+    /// Which bytes; empty when there are none yet, or only an incomplete character.
+    pub window: Window,
+    /// Whether the byte before them is a CR.
+    pub after_cr: bool,
+    /// The bytes.
+    pub bytes: Vec<Bytes>,
+}
+
+/// A snapshot that was asked for.
+#[derive(Debug)]
+pub struct SnapshotReply {
+    /// The snapshot.
+    pub snapshot: Arc<StoredSnapshot>,
+    /// The stream's token.
+    pub incarnation: Incarnation,
+    /// Whether it is at the tail.
+    pub up_to_date: bool,
+}
+
+/// What a bootstrap returns.
+#[derive(Debug)]
+pub struct BootstrapReply {
+    /// The stream's token.
+    pub incarnation: Incarnation,
+    /// The stream's content type.
+    pub content_type: ContentType,
+    /// The latest snapshot.
+    pub snapshot: Option<Arc<StoredSnapshot>>,
+    /// The updates after the snapshot point.
+    pub window: Window,
+    /// Their bytes.
+    pub bytes: Vec<Bytes>,
+}
+
+/// An outcome, and the batch that must be durable before anybody is told.
+#[derive(Debug)]
+#[must_use]
+pub struct Staged<T> {
+    /// What was decided.
+    pub outcome: Result<T, Refusal>,
+    /// The batch; batch 0 when nothing staged was involved.
+    pub after: BatchNumber,
+}
+
+impl<T> Staged<T> {
+    /// An outcome that rests on durable state alone.
+    pub fn now(outcome: Result<T, Refusal>) -> Self {
+        Self {
+            outcome,
+            after: BatchNumber(0),
+        }
+    }
+
+    /// An outcome that rests on what `after` makes durable.
+    pub fn after(after: BatchNumber, outcome: Result<T, Refusal>) -> Self {
+        Self { outcome, after }
+    }
+
+    /// The same, for a wider type.
+    pub fn map<U>(self, wrap: impl FnOnce(T) -> U) -> Staged<U> {
+        Staged {
+            outcome: self.outcome.map(wrap),
+            after: self.after,
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! Staged snapshot parts and their commit, as the owner carries them out.
+//!
+//! A commit takes two turns of the owner. The first reserves: it answers from
+//! an earlier commit if there was one, checks that every part is there, marks
+//! the commit as running and hands the parts out by reference. Hashing them
+//! happens elsewhere, in slices, while appends go on. The second decides as a
+//! publish of the whole would and moves the parts into the snapshot. A commit
+//! that never comes back (its client or core is gone) is ended by its guard.
+
+use bytes::Bytes;
+
+use crate::{
+    protocol::{
+        error::Refusal,
+        incarnation::Incarnation,
+        snapshot::{self, SnapshotMeta, StagedPart},
+    },
+    shard::{
+        owner::{Shard, Tables},
+        record::Record,
+        request::{BatchNumber, CommitRequest, Reply, Staged, Target},
+    },
+};
+
+/// Memory charged for a part besides its body, in bytes.
+const PART_OVERHEAD_BYTES: u64 = 256;
+
+impl Shard {
+    /// Stages a part; readers see nothing of it.
+    pub(super) fn stage_part(
+        &self,
+        target: &Target,
+        id: Box<str>,
+        body: Bytes,
+    ) -> Staged<Incarnation> {
+        let slot = match self.writable(target) {
+            Ok(slot) => slot,
+            Err(staged) => return staged.map(|never: std::convert::Infallible| match never {}),
+        };
+        let len = body.len() as u64;
+        let at_ms = self.now_ms();
+        let (incarnation, changed_in, room) = {
+            let mut tables = self.tables.borrow_mut();
+            let Some(stream) = tables.streams.get_mut(slot) else {
+                return Staged::now(Err(Refusal::Internal));
+            };
+            let room = match &stream.staged.rare {
+                Some(rare) => rare.parts.check_room(len),
+                None => Ok(()),
+            };
+            (stream.staged.incarnation, stream.changed_in, room)
+        };
+        let staged = room
+            .and_then(|()| self.check_room(len + PART_OVERHEAD_BYTES))
+            .and_then(|()| {
+                self.stage(&Record::StagePart {
+                    incarnation,
+                    at_ms,
+                    id: id.clone(),
+                    body: &body,
+                })
+            });
+        let batch = match staged {
+            Ok(batch) => batch,
+            Err(refusal) => return Staged::after(changed_in, Err(refusal)),
+        };
+        let mut tables = self.tables.borrow_mut();
+        tables.insert_part(slot, id, body, at_ms);
+        if let Some(stream) = tables.streams.get_mut(slot) {
+            stream.renew(at_ms);
+            stream.changed_in = batch;
+        }
+        Staged::after(batch, Ok(incarnation))
+    }
+
+    /// First step of a commit: reserve the parts and hand them out.
+    pub(super) fn begin_commit(&self, request: &CommitRequest) -> Staged<Reply> {
+        let slot = match self.writable(&request.target) {
+            Ok(slot) => slot,
+            Err(staged) => return staged.map(|never: std::convert::Infallible| match never {}),
+        };
+        let mut tables = self.tables.borrow_mut();
+        let Some(stream) = tables.streams.get_mut(slot) else {
+            return Staged::now(Err(Refusal::Internal));
+        };
+        let changed_in = stream.changed_in;
+        let incarnation = stream.staged.incarnation;
+        // A commit sent again answers as a publish sent again does, though its parts are gone.
+        if let Some(latest) = stream.staged.snapshot()
+            && request.offset <= latest.offset
+        {
+            let decided = snapshot::decide_publish(
+                &stream.staged,
+                request.offset,
+                &request.digest,
+                &request.content_type,
+                |at| stream.is_boundary(at),
+            );
+            let reply = decided.map(|_| Reply::Published(latest.clone(), incarnation));
+            return Staged::after(changed_in, reply);
+        }
+        let reply = reserve(stream, request).map(|parts| Reply::Parts(parts, incarnation));
+        Staged::after(changed_in, reply)
+    }
+
+    /// Second step: publish the parts as one snapshot, or give them back.
+    pub(super) fn end_commit(
+        &self,
+        request: &CommitRequest,
+        matches: bool,
+    ) -> Staged<(SnapshotMeta, Incarnation)> {
+        let slot = match self.writable(&request.target) {
+            Ok(slot) => slot,
+            Err(staged) => return staged.map(|never: std::convert::Infallible| match never {}),
+        };
+        let (changed_in, len) = {
+            let mut tables = self.tables.borrow_mut();
+            let Some(stream) = tables.streams.get_mut(slot) else {
+                return Staged::now(Err(Refusal::Internal));
+            };
+            let rare = stream.staged.rare_mut();
+            rare.parts.commit_running = false;
+            let len = total_len(&rare.parts, &request.ids);
+            (stream.changed_in, len)
+        };
+        let len = match (matches, len) {
+            (false, _) => return Staged::after(changed_in, Err(Refusal::SnapshotDigestMismatch)),
+            (true, Err(refusal)) => return Staged::after(changed_in, Err(refusal)),
+            (true, Ok(len)) => len,
+        };
+        let meta = SnapshotMeta {
+            offset: request.offset,
+            digest: request.digest,
+            content_type: request.content_type.clone(),
+            len,
+        };
+        self.publish_decided(slot, meta, |shard, incarnation, at_ms, meta| {
+            let batch = shard.stage(&Record::CommitParts {
+                incarnation,
+                at_ms,
+                offset: meta.offset,
+                digest: meta.digest,
+                content_type: meta.content_type.clone(),
+                ids: request.ids.to_vec(),
+            })?;
+            let mut tables = shard.tables.borrow_mut();
+            Ok((batch, tables.take_parts(slot, &request.ids)))
+        })
+    }
+
+    /// Discards every staged part.
+    pub(super) fn discard_parts(&self, target: &Target) -> Staged<Incarnation> {
+        let slot = match self.writable(target) {
+            Ok(slot) => slot,
+            Err(staged) => return staged.map(|never: std::convert::Infallible| match never {}),
+        };
+        let (incarnation, changed_in, running, empty) = {
+            let tables = self.tables.borrow();
+            let Some(stream) = tables.streams.get(slot) else {
+                return Staged::now(Err(Refusal::Internal));
+            };
+            let parts = stream.staged.rare.as_ref().map(|rare| &rare.parts);
+            (
+                stream.staged.incarnation,
+                stream.changed_in,
+                parts.is_some_and(|parts| parts.commit_running),
+                parts.is_none_or(|parts| parts.is_empty()),
+            )
+        };
+        if running {
+            return Staged::after(changed_in, Err(Refusal::SnapshotCommitInProgress));
+        }
+        if empty {
+            return Staged::after(changed_in, Ok(incarnation));
+        }
+        match self.stage_discard(slot, incarnation, Vec::new()) {
+            Ok(batch) => Staged::after(batch, Ok(incarnation)),
+            Err(refusal) => Staged::after(changed_in, Err(refusal)),
+        }
+    }
+
+    /// Discards the parts `ids`, or all of them when it is empty.
+    pub(super) fn stage_discard(
+        &self,
+        slot: usize,
+        incarnation: Incarnation,
+        ids: Vec<Box<str>>,
+    ) -> Result<BatchNumber, Refusal> {
+        let batch = self.stage(&Record::DiscardParts {
+            incarnation,
+            ids: ids.clone(),
+        })?;
+        let mut tables = self.tables.borrow_mut();
+        tables.discard_parts(slot, &ids);
+        if let Some(stream) = tables.streams.get_mut(slot) {
+            stream.changed_in = batch;
+        }
+        Ok(batch)
+    }
+}
+
+impl Tables {
+    /// Adds a part, live and in replay.
+    pub(super) fn insert_part(&mut self, slot: usize, id: Box<str>, body: Bytes, at_ms: u64) {
+        let len = body.len() as u64;
+        if let Some(stream) = self.streams.get_mut(slot) {
+            let part = StagedPart { len, at_ms };
+            stream.staged.rare_mut().parts.insert(id.clone(), part);
+            stream.blobs.get_or_insert_default().parts.insert(id, body);
+        }
+        self.charge(slot, len + PART_OVERHEAD_BYTES);
+    }
+
+    /// Takes parts out for a snapshot; their bytes stay charged, as its body.
+    pub(super) fn take_parts(&mut self, slot: usize, ids: &[Box<str>]) -> Vec<Bytes> {
+        let mut body = Vec::with_capacity(ids.len());
+        if let Some(stream) = self.streams.get_mut(slot) {
+            for id in ids {
+                stream.staged.rare_mut().parts.remove(id);
+                let blobs = stream.blobs.get_or_insert_default();
+                body.extend(blobs.parts.remove(id));
+            }
+        }
+        self.discharge(slot, ids.len() as u64 * PART_OVERHEAD_BYTES);
+        body
+    }
+
+    /// Drops the parts `ids`, or all of them when it is empty; live and in replay.
+    pub(super) fn discard_parts(&mut self, slot: usize, ids: &[Box<str>]) {
+        let mut freed = 0;
+        if let Some(stream) = self.streams.get_mut(slot) {
+            let all: Vec<Box<str>>;
+            let ids = if ids.is_empty() {
+                let parts = &stream.staged.rare_mut().parts;
+                all = parts.ids().map(Into::into).collect();
+                &all
+            } else {
+                ids
+            };
+            for id in ids {
+                stream.staged.rare_mut().parts.remove(id);
+                let blobs = stream.blobs.get_or_insert_default();
+                if let Some(body) = blobs.parts.remove(id) {
+                    freed += body.len() as u64 + PART_OVERHEAD_BYTES;
+                }
+            }
+        }
+        self.discharge(slot, freed);
+    }
+}
+
+/// Checks a commit against its stream and marks it as running.
+fn reserve(
+    stream: &mut crate::shard::stream::Stream,
+    request: &CommitRequest,
+) -> Result<Vec<Bytes>, Refusal> {
+    let tail = stream.staged.tail;
+    let parts = &mut stream.staged.rare_mut().parts;
+    if parts.commit_running {
+        return Err(Refusal::SnapshotCommitInProgress);
+    }
+    let len = total_len(parts, &request.ids)?;
+    if len > request.bytes_max {
+        return Err(Refusal::SnapshotTooLarge {
+            limit: request.bytes_max,
+        });
+    }
+    if request.offset > tail {
+        return Err(Refusal::SnapshotConflict { latest: None, tail });
+    }
+    let blobs = stream.blobs.get_or_insert_default();
+    let bodies: Option<Vec<Bytes>> = request
+        .ids
+        .iter()
+        .map(|id| blobs.parts.get(id).cloned())
+        .collect();
+    let bodies = bodies.ok_or(Refusal::UnknownPart)?;
+    parts.commit_running = true;
+    Ok(bodies)
+}
+
+fn total_len(parts: &snapshot::StagedParts, ids: &[Box<str>]) -> Result<u64, Refusal> {
+    ids.iter().try_fold(0u64, |total, id| {
+        let part = parts.get(id).ok_or(Refusal::UnknownPart)?;
+        Ok(total.saturating_add(part.len))
+    })
+}

@@ -1,0 +1,148 @@
+//! One stream on its owner core: staged state, durable view, bytes.
+//!
+//! Invariants: `visible.tail <= staged.tail <= history.end()`; what `visible`
+//! says is durable; nothing outside this core sees anything else of the
+//! stream. Decisions are taken on `staged` and answered only once
+//! `changed_in` is durable.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::{
+    protocol::{read::Extent, snapshot::SnapshotMeta, state::StreamState},
+    shard::{history::History, live::Watchers, request::BatchNumber},
+};
+
+/// Bytes of memory charged for a stream besides its data: its entry, its place in both indexes,
+/// and its name.
+pub const STREAM_OVERHEAD_BYTES: u64 = 512;
+
+/// A stream and everything its owner knows of it.
+#[derive(Debug)]
+pub struct Stream {
+    /// What staged records add up to.
+    pub staged: StreamState,
+    /// What durable records add up to, as far as readers see it.
+    pub visible: Visible,
+    /// Its bytes.
+    pub history: History,
+    /// The batch that holds the last staged change.
+    pub changed_in: BatchNumber,
+    /// A stream of the same name whose deletion is staged but not durable yet.
+    pub predecessor: Option<usize>,
+    /// Whether its deletion is staged.
+    pub deleted: bool,
+    /// Bodies of the latest visible snapshot and of staged parts.
+    pub blobs: Option<Box<Blobs>>,
+    /// Cores with live readers.
+    pub watchers: Watchers,
+    /// Memory charged to the shard's budget for it, in bytes.
+    pub charged: u64,
+}
+
+/// What readers may see.
+#[derive(Clone, Debug, Default)]
+pub struct Visible {
+    /// Whether its creation is durable.
+    pub exists: bool,
+    /// Whether it is durably deleted while forks still inherit from it.
+    pub soft_deleted: bool,
+    /// Whether it is durably closed.
+    pub closed: bool,
+    /// The offset after the last durable byte.
+    pub tail: u64,
+    /// The earliest offset that can be read.
+    pub retained: u64,
+}
+
+/// Snapshot bodies.
+#[derive(Debug, Default)]
+pub struct Blobs {
+    /// The latest durable snapshot.
+    pub snapshot: Option<Arc<StoredSnapshot>>,
+    /// Staged parts, by id.
+    pub parts: std::collections::HashMap<Box<str>, Bytes>,
+}
+
+/// A published snapshot with its body.
+#[derive(Debug)]
+pub struct StoredSnapshot {
+    /// What it is.
+    pub meta: SnapshotMeta,
+    /// Its body, in pieces.
+    pub body: Vec<Bytes>,
+}
+
+impl Stream {
+    /// A stream whose creation has been staged in `batch`.
+    #[must_use]
+    pub fn created(state: StreamState, history: History, batch: BatchNumber) -> Self {
+        Self {
+            visible: Visible {
+                exists: false,
+                soft_deleted: false,
+                closed: state.closed,
+                tail: state.tail,
+                retained: state.retained,
+            },
+            staged: state,
+            history,
+            changed_in: batch,
+            predecessor: None,
+            deleted: false,
+            blobs: None,
+            watchers: Watchers::default(),
+            charged: 0,
+        }
+    }
+
+    /// The durable extent.
+    #[must_use]
+    pub fn extent(&self) -> Extent {
+        Extent {
+            incarnation: self.staged.incarnation,
+            retained: self.visible.retained,
+            tail: self.visible.tail,
+            closed: self.visible.closed,
+        }
+    }
+
+    /// Bytes of its history that it does not share with a fork's source.
+    #[must_use]
+    pub fn own_bytes(&self) -> u64 {
+        let own_start = self.staged.origin().map_or(0, |origin| origin.offset);
+        self.history.end() - self.history.start().max(own_start)
+    }
+
+    /// The latest durable snapshot.
+    #[must_use]
+    pub fn snapshot(&self) -> Option<&Arc<StoredSnapshot>> {
+        self.blobs.as_ref()?.snapshot.as_ref()
+    }
+
+    /// Whether the stream's life is over. A live reader keeps a stream with a sliding window.
+    #[must_use]
+    pub fn is_over(&self, now_ms: u64) -> bool {
+        let held = !self.watchers.is_empty()
+            && matches!(
+                self.staged.lifetime,
+                crate::protocol::expiry::Lifetime::Ttl { .. }
+            );
+        !held && self.staged.is_over(now_ms)
+    }
+
+    /// Restarts the sliding window; only forwards, so that a clock set back shortens no life.
+    pub fn renew(&mut self, now_ms: u64) {
+        self.staged.renewed_ms = self.staged.renewed_ms.max(now_ms);
+    }
+
+    /// Whether `offset` lies between two messages of a JSON stream, or at its first byte
+    /// (extensions, JSON Message Text).
+    #[must_use]
+    pub fn is_boundary(&self, offset: u64) -> bool {
+        offset == 0
+            || offset == self.staged.retained
+            || self.history.byte_at(offset - 1) == Some(b'\n')
+    }
+}
