@@ -93,6 +93,8 @@ pub struct Evidence {
     pub written: Vec<Written>,
     /// Streams, by their readers.
     pub seen: Vec<Seen>,
+    /// Acknowledged messages that live readers were still waiting for.
+    pub undelivered: u64,
 }
 
 /// What one connection asks and what it makes of the answers.
@@ -109,6 +111,10 @@ pub trait Client: Send {
     fn failed(&mut self);
     /// Whether this is a live reader, which starts before the window and ends after it.
     fn follows(&self) -> bool {
+        false
+    }
+    /// Whether its first answer begins at once, so that the run can wait for it before it starts.
+    fn answered_before_start(&self) -> bool {
         false
     }
     /// Whether a follower has seen all there is.
@@ -354,7 +360,7 @@ impl<'s> Engine<'s> {
         let limit = self.shared.clock.now() + READY_NS_MAX;
         loop {
             let now = self.shared.clock.now();
-            let waiting = |slot: &Slot| slot.client.follows() && !slot.headed && !slot.finished;
+            let waiting = |slot: &Slot| slot.client.answered_before_start() && !slot.headed;
             if now >= limit || !self.slots.iter().any(waiting) {
                 return Ok(());
             }

@@ -93,6 +93,8 @@ pub enum ErrorKind {
     Unasked,
     /// An answer with this status where another was due.
     Status(u16),
+    /// An acknowledged message that had not reached a live reader when the drain ended.
+    Undelivered,
     /// A broken promise found by verification.
     Fault(Fault),
 }
@@ -106,6 +108,7 @@ impl ErrorKind {
             ErrorKind::Timeout => "timeout".into(),
             ErrorKind::Malformed => "malformed_answer".into(),
             ErrorKind::Unasked => "unasked_bytes".into(),
+            ErrorKind::Undelivered => "undelivered".into(),
             ErrorKind::Status(status) => format!("status_{status}"),
             ErrorKind::Fault(fault) => format!("fault_{}", fault.name()),
         }

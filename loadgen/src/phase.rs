@@ -130,6 +130,7 @@ pub fn run(
         let _ = result.lag.add(&thread.lag);
         result.evidence.written.extend(thread.evidence.written);
         result.evidence.seen.extend(thread.evidence.seen);
+        result.evidence.undelivered += thread.evidence.undelivered;
         result.cpu_shares.push(thread.cpu_share);
         result.planned += thread.planned;
         result.unsent += thread.unsent;

@@ -274,6 +274,14 @@ impl<'a> Run<'a> {
             self.errors.add(kind, count);
         }
         self.verified += measured.verified;
+        if evidence.undelivered > 0 {
+            self.errors
+                .add(ErrorKind::Undelivered, evidence.undelivered);
+            let count = evidence.undelivered;
+            self.invalid.push(format!(
+                "{count} deliveries of acknowledged messages were still due when the drain ended"
+            ));
+        }
         let errors = &mut self.errors;
         verify::reconcile(
             &self.evidence.written,

@@ -146,8 +146,8 @@ pub struct StreamVerifier {
     /// A message whose end has not been seen.
     carry: Vec<u8>,
     in_sync: bool,
-    /// The first message seen of each lane is taken as its start.
-    adopt: bool,
+    /// A reader that lost its connection may be sent again what it had.
+    repeats: bool,
     messages: u64,
     stored_bytes: u64,
 }
@@ -163,7 +163,7 @@ impl StreamVerifier {
             lanes: Vec::new(),
             carry: Vec::new(),
             in_sync: true,
-            adopt: false,
+            repeats: false,
             messages: 0,
             stored_bytes: 0,
         }
@@ -175,14 +175,21 @@ impl StreamVerifier {
         self.lanes.clear();
         self.carry.clear();
         self.in_sync = true;
-        self.adopt = false;
+        self.repeats = false;
         self.messages = 0;
         self.stored_bytes = 0;
     }
 
-    /// Takes the first message seen of each lane as its start: for reads that begin in the middle of a stream.
-    pub fn adopt_first(&mut self) {
-        self.adopt = true;
+    /// The connection broke and the reader asks again from an earlier offset: until [`StreamVerifier::end_repeats`], messages it
+    /// has seen are no fault.
+    pub fn expect_repeats(&mut self) {
+        self.carry.clear();
+        self.repeats = true;
+    }
+
+    /// See [`StreamVerifier::expect_repeats`].
+    pub fn end_repeats(&mut self) {
+        self.repeats = false;
     }
 
     /// Distinct messages seen.
@@ -326,11 +333,9 @@ impl StreamVerifier {
         if !record::body_intact(self.form, message, &self.filler) {
             on_fault(Fault::Corrupt);
         }
-        let adopt = self.adopt;
+        let repeats = self.repeats;
         let Lane { seen, chain } = self.lane(fields.lane);
-        if adopt && seen.next == 0 {
-            seen.next = fields.seq;
-        } else if fields.seq == seen.next && record::chain_step(*chain, fields) != fields.chain {
+        if fields.seq == seen.next && record::chain_step(*chain, fields) != fields.chain {
             on_fault(Fault::BrokenChain);
         }
         if fields.seq < seen.next {
@@ -341,6 +346,7 @@ impl StreamVerifier {
                     on_fault(Fault::Reordered);
                     on_message(fields);
                 }
+                None if repeats => {}
                 None => on_fault(Fault::Duplicate),
             }
             return;

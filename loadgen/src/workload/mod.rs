@@ -4,9 +4,14 @@
 //! engine counts; what an answer says (status, faults) the client counts.
 
 pub mod append;
+pub mod bootstrap;
 pub mod create;
 mod lane;
+pub mod long_poll;
+pub mod mixed;
 pub mod read;
+pub mod snapshot;
+pub mod tail;
 
 use std::sync::Arc;
 
@@ -91,6 +96,7 @@ pub fn preparation(
 ) -> Vec<(&'static str, Vec<Box<dyn Client>>)> {
     match workload {
         Workload::Read(_) => vec![("fill", append::fill(world, args.messages, 0))],
+        Workload::Bootstrap(_) => bootstrap::preparation(world, args),
         _ => Vec::new(),
     }
 }
@@ -103,8 +109,19 @@ pub fn roles(
     world: &Arc<World>,
 ) -> Vec<Role> {
     match workload {
+        Workload::Append(_) => append::roles(world, connections, args),
         Workload::Read(_) => read::roles(world, connections),
-        _ => append::roles(world, connections, args),
+        Workload::Tail(_) => append::roles(world, connections, args)
+            .into_iter()
+            .chain(tail::roles(world, args.subscribers))
+            .collect(),
+        Workload::LongPoll(_) => append::roles(world, connections, args)
+            .into_iter()
+            .chain(long_poll::roles(world, args.subscribers))
+            .collect(),
+        Workload::Bootstrap(_) => bootstrap::roles(world, connections, args),
+        Workload::Snapshot(_) => snapshot::roles(world, connections, args),
+        Workload::Mixed(_) => mixed::roles(world, connections, args),
     }
 }
 
