@@ -35,8 +35,10 @@ pub mod plan;
 pub mod record;
 pub mod report;
 pub mod sse;
+pub mod statistics;
 pub mod target;
 pub mod verify;
+pub mod versus;
 pub mod workload;
 
 use std::path::Path;
@@ -44,8 +46,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::args::{Cli, Command, Workload};
-use crate::report::{Report, json, table};
+use crate::args::{Cli, Command, CompareArgs, Workload};
+use crate::report::{html, json, table};
 
 /// The run could not be run.
 const EXIT_FAILED: u8 = 1;
@@ -56,7 +58,8 @@ const EXIT_INVALID: u8 = 2;
 pub fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(workload) => run(&workload),
-        Command::Compare(_) | Command::Versus(_) => Err("not built yet".to_owned()),
+        Command::Compare(args) => compare(&args),
+        Command::Versus(args) => versus::command(&args),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,
@@ -73,11 +76,24 @@ fn run(workload: &Workload) -> Result<bool, String> {
     let report = plan::run(workload, args).map_err(|error| error.to_string())?;
     print!("{}", table::summary(&report));
     if let Some(path) = &args.json {
-        save(path, &report)?;
+        json::write(path, &report).map_err(|error| format!("{}: {error}", path.display()))?;
     }
+    save_page(args.html.as_deref(), || html::page(&report))?;
     Ok(report.valid)
 }
 
-fn save(path: &Path, report: &Report) -> Result<(), String> {
-    json::write(path, report).map_err(|error| format!("{}: {error}", path.display()))
+fn compare(args: &CompareArgs) -> Result<bool, String> {
+    let (a, b) = (json::read(&args.a)?, json::read(&args.b)?);
+    print!("{}", report::compare::table(&a, &b));
+    save_page(args.html.as_deref(), || html::compare_page(&a, &b))?;
+    Ok(a.valid && b.valid)
+}
+
+fn save_page(path: Option<&Path>, page: impl FnOnce() -> String) -> Result<(), String> {
+    match path {
+        Some(path) => {
+            std::fs::write(path, page()).map_err(|error| format!("{}: {error}", path.display()))
+        }
+        None => Ok(()),
+    }
 }

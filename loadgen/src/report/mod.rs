@@ -4,7 +4,10 @@
 //! over: each operation's total as one V2-compressed base64 histogram, and its intervals as an HDR interval log that the usual
 //! tools read.
 
+pub mod compare;
+pub mod html;
 pub mod json;
+pub mod plot;
 pub mod progress;
 pub mod table;
 
