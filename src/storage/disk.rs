@@ -23,6 +23,7 @@
 
 mod glommio_disk;
 mod probe;
+mod simulated;
 
 use std::future::Future;
 use std::io;
@@ -34,6 +35,7 @@ use glommio::io::{DmaBuffer, ReadResult};
 
 pub use glommio_disk::{GlommioDisk, GlommioFile};
 pub use probe::{DirectIo, PROBE_PREFIX, probe_direct_io};
+pub use simulated::{Crash, Fault, FaultPlan, Operation, SimulatedDisk, SimulatedFile};
 
 /// How a file is opened. Every file may be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,6 +14,8 @@ use crate::storage::disk::{AlignedBuf, Disk};
 #[derive(Debug)]
 pub(super) struct OpenBatch {
     pieces: Vec<AlignedBuf>,
+    /// Size of each piece, in bytes: a multiple of 4 KiB, at most 1 MiB.
+    piece_bytes: usize,
     /// Bytes used, header included.
     bytes: usize,
     records: u32,
@@ -30,9 +32,12 @@ pub(super) struct SealedBatch {
 }
 
 impl OpenBatch {
-    pub(super) fn new<D: Disk>(disk: &D, number: u64, first_record: u64) -> Self {
+    /// An empty batch that is expected to stay within `bytes`, and may grow beyond.
+    pub(super) fn new<D: Disk>(disk: &D, bytes: u64, number: u64, first_record: u64) -> Self {
+        let piece_bytes = padded(bytes).clamp(DISK_ALIGN as u64, DISK_IO_BYTES_MAX as u64) as usize;
         Self {
-            pieces: vec![disk.buffer(DISK_IO_BYTES_MAX)],
+            pieces: vec![disk.buffer(piece_bytes)],
+            piece_bytes,
             bytes: BATCH_HEADER_BYTES,
             records: 0,
             number,
@@ -74,14 +79,11 @@ impl OpenBatch {
 
     fn copy<D: Disk>(&mut self, disk: &D, mut bytes: &[u8]) {
         while !bytes.is_empty() {
-            let (piece, at) = (
-                self.bytes / DISK_IO_BYTES_MAX,
-                self.bytes % DISK_IO_BYTES_MAX,
-            );
+            let (piece, at) = (self.bytes / self.piece_bytes, self.bytes % self.piece_bytes);
             if piece == self.pieces.len() {
-                self.pieces.push(disk.buffer(DISK_IO_BYTES_MAX));
+                self.pieces.push(disk.buffer(self.piece_bytes));
             }
-            let now = bytes.len().min(DISK_IO_BYTES_MAX - at);
+            let now = bytes.len().min(self.piece_bytes - at);
             let (head, tail) = bytes.split_at(now);
             self.pieces[piece].as_mut_slice()[at..at + now].copy_from_slice(head);
             self.bytes += now;
@@ -92,9 +94,9 @@ impl OpenBatch {
     /// Completes the batch. `header` brings what the batch does not know itself; its number,
     /// first record, counts and checksums are filled in.
     pub(super) fn seal(mut self, header: BatchHeader) -> SealedBatch {
-        let pieces_used = self.bytes.div_ceil(DISK_IO_BYTES_MAX);
+        let pieces_used = self.bytes.div_ceil(self.piece_bytes);
         debug_assert_eq!(pieces_used, self.pieces.len());
-        let end = self.bytes - (pieces_used - 1) * DISK_IO_BYTES_MAX;
+        let end = self.bytes - (pieces_used - 1) * self.piece_bytes;
         let padded_end = end.next_multiple_of(DISK_ALIGN);
         if let Some(last) = self.pieces.last_mut() {
             last.as_mut_slice()[end..padded_end].fill(0);
@@ -105,7 +107,7 @@ impl OpenBatch {
         let mut left = self.bytes;
         for (index, piece) in self.pieces.iter().enumerate() {
             let from = if index == 0 { BATCH_HEADER_BYTES } else { 0 };
-            let to = left.min(DISK_IO_BYTES_MAX);
+            let to = left.min(self.piece_bytes);
             checksum = checksum.with(&piece.as_slice()[from..to]);
             left -= to;
         }

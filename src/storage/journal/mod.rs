@@ -140,7 +140,7 @@ pub struct Options {
     pub durability: Durability,
     /// How it gets there.
     pub sync_method: SyncMethod,
-    /// Batches on their way at once, at least 1.
+    /// Batches on their way at once, from 1 to [`IN_FLIGHT_LIMIT`].
     pub in_flight_max: usize,
     /// Size of a file, in bytes; a multiple of 4 KiB.
     pub file_bytes: u64,
@@ -154,7 +154,10 @@ pub struct Options {
     pub ahead_bytes: u64,
 }
 
-/// Batches on their way at once.
+/// Most batches that may ever be on their way at once: what recovery must take to be in doubt.
+pub const IN_FLIGHT_LIMIT: usize = 16;
+
+/// Batches on their way at once, by default.
 const IN_FLIGHT_MAX: usize = 2;
 /// Bytes of a record beside the body of the request that caused it: key, types, producer.
 const RECORD_OVERHEAD_BYTES: usize = 64 << 10;
@@ -198,6 +201,11 @@ impl Options {
             });
         }
         Ok(())
+    }
+
+    /// Bytes that a batch may reach on disk: what was asked for, or what a file holds.
+    fn batch_limit(&self) -> u64 {
+        (self.batch_bytes_max as u64).min(self.file_bytes - format::FILE_HEADER_BYTES)
     }
 
     /// Files to keep ready behind the one in use.

@@ -15,14 +15,15 @@
 //!
 //! Reading changes nothing on disk, however often it is done.
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use super::Position;
 use super::file::JournalFile;
 use super::format::{
     BATCH_HEADER_BYTES, BatchHeader, FILE_HEADER_BYTES, FLAG_EPOCH_OPEN, FLAG_FILLER, Records,
 };
+use super::{IN_FLIGHT_LIMIT, Position};
 use crate::base::limits::{DISK_ALIGN, DISK_IO_BYTES_MAX};
 use crate::storage::disk::{Disk, DiskFile};
 use crate::storage::error::{ApplyError, StorageError};
@@ -42,9 +43,23 @@ pub(super) struct LogEnd {
     pub(super) durable: u64,
     /// Where each file begins, up to the one in which the log ends.
     pub(super) spans: Vec<Span>,
+    /// The newest batches that nothing proves durable, oldest first, at most
+    /// [`IN_FLIGHT_LIMIT`](super::IN_FLIGHT_LIMIT).
+    pub(super) unproven: VecDeque<BatchPlace>,
     pub(super) tail: Tail,
     pub(super) batches: u64,
     pub(super) records: u64,
+    pub(super) bytes: u64,
+}
+
+/// Where a whole batch lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BatchPlace {
+    pub(super) number: u64,
+    /// Index of its file, in the files given.
+    pub(super) file: usize,
+    pub(super) offset: u64,
+    /// Bytes of header, body and padding.
     pub(super) bytes: u64,
 }
 
@@ -113,8 +128,19 @@ pub(super) async fn read_log<D: Disk>(
                     })?;
                 }
             }
-            offset += header.batch_bytes();
-            advance(&mut end, &header, index, offset, !continued);
+            let (number, bytes) = (header.number, header.batch_bytes());
+            advance(
+                &mut end,
+                &header,
+                !continued,
+                BatchPlace {
+                    number,
+                    file: index,
+                    offset,
+                    bytes,
+                },
+            );
+            offset += bytes;
             continued = true;
         }
         // A later file may go on where this one has no room left: its first batch tells.
@@ -147,21 +173,16 @@ fn continues(end: &Option<LogEnd>, header: &BatchHeader) -> bool {
         && (header.epoch == end.epoch || (opens && header.epoch > end.epoch))
 }
 
-fn advance(
-    end: &mut Option<LogEnd>,
-    header: &BatchHeader,
-    file: usize,
-    offset: u64,
-    first_in_file: bool,
-) {
+fn advance(end: &mut Option<LogEnd>, header: &BatchHeader, first_in_file: bool, place: BatchPlace) {
     let end = end.get_or_insert_with(|| LogEnd {
-        file,
-        offset,
+        file: place.file,
+        offset: place.offset,
         next_number: header.number,
         next_record: header.first_record,
         epoch: header.epoch,
         durable: 0,
         spans: Vec::new(),
+        unproven: VecDeque::new(),
         tail: Tail::Clean,
         batches: 0,
         records: 0,
@@ -174,15 +195,21 @@ fn advance(
             first_record,
         });
     }
-    end.file = file;
-    end.offset = offset;
+    end.file = place.file;
+    end.offset = place.offset + place.bytes;
     end.next_number = header.number + 1;
     end.next_record = header.first_record + u64::from(header.record_count);
     end.epoch = header.epoch;
     end.durable = end.durable.max(header.durable);
     end.batches += 1;
     end.records += u64::from(header.record_count);
-    end.bytes += header.batch_bytes();
+    end.bytes += place.bytes;
+    end.unproven.push_back(place);
+    while let Some(oldest) = end.unproven.front()
+        && (oldest.number <= end.durable || end.unproven.len() > IN_FLIGHT_LIMIT)
+    {
+        end.unproven.pop_front();
+    }
 }
 
 /// Looks behind the end of the log for a whole batch that proves batch `next_number` durable.
@@ -229,14 +256,14 @@ async fn search_tail<D: Disk>(
 }
 
 /// Bytes of a file from some offset on, read ahead in large aligned pieces.
-struct Window<'a, D: Disk> {
+pub(super) struct Window<'a, D: Disk> {
     file: &'a JournalFile<D>,
     start: u64,
     bytes: Vec<u8>,
 }
 
 impl<'a, D: Disk> Window<'a, D> {
-    fn new(file: &'a JournalFile<D>) -> Self {
+    pub(super) fn new(file: &'a JournalFile<D>) -> Self {
         Self {
             file,
             start: 0,
@@ -246,7 +273,7 @@ impl<'a, D: Disk> Window<'a, D> {
 
     /// The `len` bytes at `offset`, a multiple of 4 KiB, within the file's nominal size. What a
     /// file lost at its end reads as zeros.
-    async fn at(&mut self, offset: u64, len: usize) -> Result<&[u8], StorageError> {
+    pub(super) async fn at(&mut self, offset: u64, len: usize) -> Result<&[u8], StorageError> {
         let held = self.start..=self.start + self.bytes.len() as u64;
         if !held.contains(&offset) {
             self.bytes.clear();

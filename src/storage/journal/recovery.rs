@@ -3,9 +3,13 @@
 //! What it writes, in this order, and what a crash in between leaves:
 //! 1. `….preparing` files are removed, and files longer than their header says
 //!    are cut to size: neither holds anything that was read.
-//! 2. The files that hold batches nothing proves durable are synced. Until
-//!    then a batch may be visible only because the process, not the machine,
-//!    crashed.
+//! 2. The last batches, which nothing proves durable, are written again in
+//!    place, byte for byte, and every file that holds unproven ones is synced.
+//!    They may be visible only because the process, not the machine, crashed;
+//!    and a sync that failed in that process may have made the kernel forget
+//!    that they are not on the medium, so that a sync alone would do nothing.
+//!    The directory is synced too: a file may have got its name, but not for
+//!    good, before the crash.
 //! 3. Files behind the end that cannot be used are removed, the newest first,
 //!    so that no gap appears.
 //! 4. A batch without records opens the new epoch at the cut and is synced. It
@@ -23,10 +27,11 @@ use std::rc::Rc;
 use super::batch::OpenBatch;
 use super::file::{Home, JournalFile, Name, NewFile, file_path, make_file};
 use super::format::{FILE_HEADER_BYTES, FLAG_EPOCH_OPEN};
-use super::reader::{Cut, LogEnd, Span, Tail, read_log};
+use super::reader::{Cut, LogEnd, Span, Tail, Window, read_log};
 use super::signal::Signal;
-use super::writer::commit;
+use super::writer::{commit, write_piece};
 use super::{Inner, Journal, JournalStats, Options, Position, Queue};
+use crate::base::limits::DISK_IO_BYTES_MAX;
 use crate::storage::disk::{Access, Disk, DiskFile};
 use crate::storage::error::{ApplyError, StorageError};
 
@@ -245,14 +250,12 @@ impl<D: Disk> Journal<D> {
             }
         }
 
+        disk.sync_dir(dir)
+            .await
+            .map_err(StorageError::io("sync", dir))?;
         trim(&files, &mut report).await?;
         if let Some(end) = &end {
-            for file in &files[end.unproven_file()..=end.file] {
-                file.file
-                    .sync_data()
-                    .await
-                    .map_err(StorageError::io("sync", &file.path))?;
-            }
+            make_durable(&disk, &files, end).await?;
         }
         let journal = Self::at_end(disk, home, options, files, end).await?;
         journal.open_epoch().await?;
@@ -342,7 +345,7 @@ impl<D: Disk> Journal<D> {
             let mut queue = inner.queue.borrow_mut();
             let number = queue.next_number;
             queue.next_number += 1;
-            OpenBatch::new(&inner.disk, number, queue.next_record)
+            OpenBatch::new(&inner.disk, 0, number, queue.next_record)
         };
         let full = {
             let queue = inner.queue.borrow();
@@ -379,6 +382,35 @@ impl<D: Disk> Journal<D> {
         inner.proven.set(number);
         Ok(())
     }
+}
+
+/// Step 2: whatever was read is on the medium when this returns.
+async fn make_durable<D: Disk>(
+    disk: &D,
+    files: &[Rc<JournalFile<D>>],
+    end: &LogEnd,
+) -> Result<(), StorageError> {
+    for place in &end.unproven {
+        let file = &files[place.file];
+        let mut window = Window::new(file);
+        let mut offset = place.offset;
+        let batch_end = place.offset + place.bytes;
+        while offset < batch_end {
+            let len = (batch_end - offset).min(DISK_IO_BYTES_MAX as u64) as usize;
+            let mut buf = disk.buffer(len);
+            buf.as_mut_slice()
+                .copy_from_slice(window.at(offset, len).await?);
+            write_piece(file, buf, offset).await?;
+            offset += len as u64;
+        }
+    }
+    for file in &files[end.unproven_file()..=end.file] {
+        file.file
+            .sync_data()
+            .await
+            .map_err(StorageError::io("sync", &file.path))?;
+    }
+    Ok(())
 }
 
 /// Cuts files to the size they were made with, and gives back to short ones what they lost: the

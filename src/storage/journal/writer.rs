@@ -6,8 +6,10 @@
 //! arrived while its predecessors were on their way.
 //!
 //! Batches may finish in any order; they are made durable in order. When one
-//! fails, those before it are acknowledged, those behind it are waited for
-//! (the disk still reads from their memory) and forgotten.
+//! fails, none that is under way is acknowledged any more, not even an older
+//! one whose own sync succeeds: syncs of one file overlap, and the kernel tells
+//! an error of writing back to one of them only. Those under way are waited
+//! for, since the disk still reads from their memory, and forgotten.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -36,22 +38,27 @@ impl<D: Disk> Inner<D> {
         }
         let mut queue = self.queue.borrow_mut();
         let queue = &mut *queue;
+        if queue
+            .open
+            .as_ref()
+            .is_some_and(|open| open.padded_with(payload) > self.options.batch_limit())
+        {
+            self.close_open(queue);
+        }
         if self.pressure.get() || !queue.has_room(payload, &self.options) {
             self.count(|stats| stats.refused += 1);
             self.roll.raise();
             return Err(StageError::DiskPressure);
         }
-        if queue
-            .open
-            .as_ref()
-            .is_some_and(|open| open.padded_with(payload) > self.options.batch_bytes_max as u64)
-        {
-            self.close_open(queue);
-        }
         let open = queue.open.get_or_insert_with(|| {
             let number = queue.next_number;
             queue.next_number += 1;
-            OpenBatch::new(&self.disk, number, queue.next_record)
+            OpenBatch::new(
+                &self.disk,
+                self.options.batch_limit(),
+                number,
+                queue.next_record,
+            )
         });
         open.push(&self.disk, parts, payload as u32);
         queue.next_record += 1;
@@ -94,6 +101,10 @@ impl<D: Disk> Inner<D> {
         if queue.active.room_at(queue.active_offset) < bytes {
             queue.active = queue.ready.pop_front()?;
             queue.active_offset = FILE_HEADER_BYTES;
+            assert!(
+                bytes <= queue.active.room_at(FILE_HEADER_BYTES),
+                "a batch fits a file"
+            );
             let span = Span {
                 first_number: batch.number(),
                 first_record: batch.first_record(),
@@ -174,28 +185,41 @@ impl<D: Disk> Queue<D> {
 }
 
 /// A batch on its way.
-struct InFlight {
+struct Flight {
     number: u64,
     bytes: u64,
-    outcome: Outcome,
+    /// `None` once it has succeeded.
+    commit: Option<Commit>,
 }
 
-enum Outcome {
-    Pending(Pin<Box<dyn Future<Output = Result<(), StorageError>>>>),
-    Done(Result<(), StorageError>),
-}
+type Commit = Pin<Box<dyn Future<Output = Result<(), StorageError>>>>;
 
-impl InFlight {
-    fn poll(&mut self, cx: &mut Context<'_>) {
-        if let Outcome::Pending(commit) = &mut self.outcome
-            && let Poll::Ready(result) = commit.as_mut().poll(cx)
-        {
-            self.outcome = Outcome::Done(result);
+/// Batches on their way, oldest first.
+#[derive(Default)]
+struct Flights(VecDeque<Flight>);
+
+impl Flights {
+    /// Polls all; the first error. One that failed counts as done, so that polling can go on.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Result<(), StorageError> {
+        let mut outcome = Ok(());
+        for flight in &mut self.0 {
+            if let Some(commit) = &mut flight.commit
+                && let Poll::Ready(result) = commit.as_mut().poll(cx)
+            {
+                flight.commit = None;
+                outcome = outcome.and(result);
+            }
         }
+        outcome
     }
 
-    fn is_done(&self) -> bool {
-        matches!(self.outcome, Outcome::Done(_))
+    /// The oldest, if it has succeeded.
+    fn pop_done(&mut self) -> Option<Flight> {
+        self.0.pop_front_if(|flight| flight.commit.is_none())
+    }
+
+    fn all_done(&self) -> bool {
+        self.0.iter().all(|flight| flight.commit.is_none())
     }
 }
 
@@ -206,25 +230,28 @@ impl<D: Disk> Journal<D> {
     /// called once if the journal latches. Both may stage and ask, but must not wait.
     pub async fn run(&self, on_durable: impl Fn(BatchNumber), on_failed: impl Fn(&StorageError)) {
         let inner = &*self.0;
-        let mut flights = VecDeque::with_capacity(inner.options.in_flight_max);
+        let mut flights = Flights::default();
         let mut space = pin!(inner.keep_space());
         poll_fn(|cx| {
             while inner.work.poll_take(cx).is_ready() {}
             let Poll::Pending = space.as_mut().poll(cx);
             loop {
-                let moved = inner.issue(&mut flights);
-                for flight in &mut flights {
-                    flight.poll(cx);
+                let issued = inner.issue(&mut flights);
+                if let Err(error) = flights.poll(cx) {
+                    inner.latch(&error, &on_failed);
                 }
-                let landed = inner.land(&mut flights, &on_durable, &on_failed);
                 if inner.latched.get() {
-                    let done = flights.iter().all(InFlight::is_done);
-                    return if done { Poll::Ready(()) } else { Poll::Pending };
+                    return if flights.all_done() {
+                        Poll::Ready(())
+                    } else {
+                        Poll::Pending
+                    };
                 }
+                let landed = inner.land(&mut flights, &on_durable);
                 if inner.closing.get() && inner.is_idle() {
                     return Poll::Ready(());
                 }
-                if !moved && !landed {
+                if !issued && !landed {
                     return Poll::Pending;
                 }
             }
@@ -238,74 +265,61 @@ impl<D: Disk> Journal<D> {
 
 impl<D: Disk> Inner<D> {
     /// Issues batches while there are free places; true if one was issued.
-    fn issue(&self, flights: &mut VecDeque<InFlight>) -> bool {
+    fn issue(&self, flights: &mut Flights) -> bool {
         let mut issued = false;
-        while flights.len() < self.options.in_flight_max && !self.latched.get() {
+        while flights.0.len() < self.options.in_flight_max && !self.latched.get() {
             let Some((place, batch)) = self.next_batch() else {
                 break;
             };
             let (number, bytes) = (batch.header.number, batch.header.batch_bytes());
+            let sync = self.options.syncs();
             self.count(|stats| {
                 stats.writes += batch.pieces.len() as u64;
-                stats.syncs += u64::from(self.options.syncs());
+                stats.syncs += u64::from(sync);
             });
-            let commit = commit(place, batch, self.options.syncs());
-            flights.push_back(InFlight {
+            let commit: Commit = Box::pin(commit(place, batch, sync));
+            flights.0.push_back(Flight {
                 number,
                 bytes,
-                outcome: Outcome::Pending(Box::pin(commit)),
+                commit: Some(commit),
             });
             issued = true;
         }
-        self.in_flight.set(flights.len());
+        self.in_flight.set(flights.0.len());
         issued
     }
 
-    /// Takes finished batches off the front, in order; true if there was one.
-    fn land(
-        &self,
-        flights: &mut VecDeque<InFlight>,
-        on_durable: &impl Fn(BatchNumber),
-        on_failed: &impl Fn(&StorageError),
-    ) -> bool {
+    /// Makes finished batches durable, in order; true if there was one.
+    fn land(&self, flights: &mut Flights, on_durable: &impl Fn(BatchNumber)) -> bool {
         let mut landed = false;
-        while !self.latched.get() && flights.front().is_some_and(InFlight::is_done) {
-            let Some(InFlight {
-                number,
-                bytes,
-                outcome: Outcome::Done(result),
-            }) = flights.pop_front()
-            else {
-                break;
-            };
+        while let Some(Flight { number, bytes, .. }) = flights.pop_done() {
+            assert_eq!(number, self.durable.get() + 1, "batches land in order");
             landed = true;
-            self.in_flight.set(flights.len());
-            match result {
-                Ok(()) => {
-                    assert_eq!(number, self.durable.get() + 1, "batches land in order");
-                    self.durable.set(number);
-                    if self.options.durability == Durability::Sync {
-                        self.proven.set(number);
-                    }
-                    self.count(|stats| {
-                        stats.batches += 1;
-                        stats.batch_bytes += bytes;
-                    });
-                    on_durable(BatchNumber(number));
-                }
-                Err(error) => {
-                    tracing::error!(
-                        shard = self.home.shard,
-                        %error,
-                        "the journal has stopped: what was not acknowledged is in doubt, writes are \
-                         refused, reads go on; mend the disk and restart"
-                    );
-                    self.latched.set(true);
-                    on_failed(&error);
-                }
+            self.in_flight.set(flights.0.len());
+            self.durable.set(number);
+            if self.options.durability == Durability::Sync {
+                self.proven.set(number);
             }
+            self.count(|stats| {
+                stats.batches += 1;
+                stats.batch_bytes += bytes;
+            });
+            on_durable(BatchNumber(number));
         }
         landed
+    }
+
+    fn latch(&self, error: &StorageError, on_failed: &impl Fn(&StorageError)) {
+        if self.latched.replace(true) {
+            return;
+        }
+        tracing::error!(
+            shard = self.home.shard,
+            %error,
+            "the journal has stopped: what was not acknowledged is in doubt, writes are refused, \
+             reads go on; mend the disk and restart"
+        );
+        on_failed(error);
     }
 }
 
@@ -349,7 +363,7 @@ pub(super) async fn commit<D: Disk>(
     Ok(())
 }
 
-async fn write_piece<D: Disk>(
+pub(super) async fn write_piece<D: Disk>(
     file: &Rc<JournalFile<D>>,
     piece: crate::storage::disk::AlignedBuf,
     offset: u64,
