@@ -6,6 +6,8 @@
 //! show every number, literal and character that was cut short.
 #![forbid(unsafe_code)]
 
+use std::slice;
+
 use crate::json::error::JsonError;
 use crate::json::grammar::{BLOCK_BYTES, End};
 use crate::json::scan::{Kernel, State, Stop};
@@ -66,21 +68,25 @@ impl Normaliser {
         if let Some(error) = self.failed {
             return Err(error);
         }
-        let mut rest = piece;
-        if self.pending_len > 0 {
-            let (fill, behind) = rest.split_at(rest.len().min(BLOCK_BYTES - self.pending_len));
-            self.hold(fill);
-            rest = behind;
-            if self.pending_len < BLOCK_BYTES {
-                return Ok(());
+        let missing = BLOCK_BYTES - self.pending_len;
+        let waited;
+        let (first, behind) = match piece.split_at_checked(missing) {
+            Some((fill, behind)) if self.pending_len > 0 => {
+                self.hold(fill);
+                waited = self.pending;
+                self.pending_len = 0;
+                (slice::from_ref(&waited), behind)
             }
-            self.pending_len = 0;
-            let block = self.pending;
-            self.scan(&[block], out)?;
-        }
-        let (blocks, rest) = rest.as_chunks();
-        if !blocks.is_empty() {
-            self.scan(blocks, out)?;
+            // Nothing waits, or still less than a block.
+            _ => (&[][..], piece),
+        };
+        let (blocks, rest) = if self.pending_len > 0 {
+            (&[][..], behind)
+        } else {
+            behind.as_chunks()
+        };
+        if !(first.is_empty() && blocks.is_empty()) {
+            self.scan([first, blocks], out)?;
         }
         self.hold(rest);
         Ok(())
@@ -97,26 +103,11 @@ impl Normaliser {
         if let Some(error) = self.failed {
             return Err(error);
         }
-        let mut block = [b' '; BLOCK_BYTES];
-        let held = self.pending.iter().take(self.pending_len);
-        for (to, from) in block.iter_mut().zip(held) {
-            *to = *from;
-        }
+        let held = self.pending.get(..self.pending_len).unwrap_or(&[]);
+        let last = filled(held);
         let length = self.scanned + self.pending_len as u64;
-        let scanned = self.scan(&[block], out).map_err(|error| match error {
-            // Only the filling shows it: there the body would have to go on.
-            JsonError::Syntax { at, .. } if at >= length => JsonError::Truncated,
-            other => other,
-        });
-        let messages = scanned.and_then(|()| match self.state.grammar.end() {
-            End::Inside => Err(JsonError::Truncated),
-            End::Nothing => Err(JsonError::Empty),
-            End::Array(messages) => Ok(messages),
-            End::Single => {
-                out.push(b'\n');
-                Ok(1)
-            }
-        });
+        let end = self.scan([&[], slice::from_ref(&last)], out);
+        let messages = conclude(end, length, out);
         self.failed = messages.err();
         messages
     }
@@ -124,34 +115,28 @@ impl Normaliser {
     /// Keeps `bytes` for later. They are fewer than the block in waiting lacks, or just as many.
     #[inline]
     fn hold(&mut self, bytes: &[u8]) {
-        for (to, from) in self.pending.iter_mut().skip(self.pending_len).zip(bytes) {
-            *to = *from;
+        let end = self.pending_len + bytes.len();
+        if let Some(free) = self.pending.get_mut(self.pending_len..end) {
+            free.copy_from_slice(bytes);
+            self.pending_len = end;
         }
-        self.pending_len += bytes.len();
     }
 
     #[inline]
-    fn scan(&mut self, blocks: &[[u8; BLOCK_BYTES]], out: &mut Vec<u8>) -> Result<(), JsonError> {
-        let result = self.kernel.run(&mut self.state, blocks, out);
-        result.map_err(|stop| {
-            let base = self.scanned;
-            let error = match stop {
-                Stop::Syntax(at, what) => JsonError::Syntax {
-                    at: base + at as u64,
-                    what,
-                },
-                Stop::Depth(at) => JsonError::Depth {
-                    at: base + at as u64,
-                },
-                Stop::Utf8(at) => JsonError::Utf8 {
-                    at: base.saturating_add_signed(at as i64),
-                },
-            };
+    fn scan(
+        &mut self,
+        parts: [&[[u8; BLOCK_BYTES]]; 2],
+        out: &mut Vec<u8>,
+    ) -> Result<End, JsonError> {
+        let result = self.kernel.run(Some(&mut self.state), parts, out);
+        let end = result.map_err(|stop| {
+            let error = placed(stop, self.scanned);
             self.failed = Some(error);
             error
         })?;
-        self.scanned += blocks.as_flattened().len() as u64;
-        Ok(())
+        let [first, second] = parts.map(|part| part.as_flattened().len() as u64);
+        self.scanned += first + second;
+        Ok(end)
     }
 }
 
@@ -174,7 +159,52 @@ pub fn kernel_names() -> impl Iterator<Item = &'static str> {
 ///
 /// As [`Normaliser::feed`] and [`Normaliser::finish`].
 pub fn normalise(body: &[u8], out: &mut Vec<u8>) -> Result<u64, JsonError> {
-    let mut normaliser = Normaliser::new();
-    normaliser.feed(body, out)?;
-    normaliser.finish(out)
+    let (blocks, rest) = body.as_chunks();
+    let last = filled(rest);
+    let end = Kernel::best().run(None, [blocks, slice::from_ref(&last)], out);
+    conclude(end.map_err(|stop| placed(stop, 0)), body.len() as u64, out)
+}
+
+/// The last block of a body: `rest`, which is less than a block, and spaces.
+#[inline]
+fn filled(rest: &[u8]) -> [u8; BLOCK_BYTES] {
+    let mut block = [b' '; BLOCK_BYTES];
+    if let Some(start) = block.get_mut(..rest.len()) {
+        start.copy_from_slice(rest);
+    }
+    block
+}
+
+/// What comes of a body of `length` bytes that was scanned to its end.
+#[inline]
+fn conclude(end: Result<End, JsonError>, length: u64, out: &mut Vec<u8>) -> Result<u64, JsonError> {
+    match end {
+        Ok(End::Single) => {
+            out.push(b'\n');
+            Ok(1)
+        }
+        Ok(End::Array(messages)) => Ok(messages),
+        Ok(End::Nothing) => Err(JsonError::Empty),
+        Ok(End::Inside) => Err(JsonError::Truncated),
+        // Only the filling shows it: there the body would have to go on.
+        Err(JsonError::Syntax { at, .. }) if at >= length => Err(JsonError::Truncated),
+        Err(error) => Err(error),
+    }
+}
+
+/// Why a pass stopped that began at byte `base` of the body.
+#[cold]
+fn placed(stop: Stop, base: u64) -> JsonError {
+    match stop {
+        Stop::Syntax(at, what) => JsonError::Syntax {
+            at: base + at as u64,
+            what,
+        },
+        Stop::Depth(at) => JsonError::Depth {
+            at: base + at as u64,
+        },
+        Stop::Utf8(at) => JsonError::Utf8 {
+            at: base.saturating_add_signed(at as i64),
+        },
+    }
 }

@@ -14,8 +14,8 @@
 //!    bracket may stand there instead if an opening one is right before it.
 //! 2. Brackets match and nest no deeper than allowed ([`nesting`]), which also
 //!    tells which bytes are directly inside an object.
-//! 3. Behind `{` and behind a comma directly inside an object the next token is
-//!    a string, and the next structural byte is a colon; no other colon exists.
+//! 3. Behind `{` and behind a comma directly inside an object, the next token
+//!    that is no string is a colon; no other colon exists.
 //! 4. Commas stand inside brackets only; rules 1 to 3 make whatever else could
 //!    follow a value impossible.
 //!
@@ -99,27 +99,40 @@ impl Faults {
 
     /// Whether the block is free of faults.
     #[inline(always)]
-    pub fn none(&self) -> bool {
+    pub fn none(self) -> bool {
         (self.structure | self.scalar | self.string | self.depth) == 0
     }
 
     /// The fault of the lowest byte, if there is one.
-    #[cold]
-    pub fn first(&self, block: &[u8; BLOCK_BYTES]) -> Option<Fault> {
-        let any = self.structure | self.scalar | self.string | self.depth;
-        let bit = any & any.wrapping_neg();
-        let at = any.trailing_zeros();
-        let byte = *block.get(at as usize)?;
-        Some(if self.depth & bit != 0 {
-            Fault::Depth(at)
-        } else if self.string & bit != 0 {
-            Fault::Syntax(at, strings::describe(byte))
-        } else if self.structure & bit != 0 {
-            Fault::Syntax(at, describe(byte))
-        } else {
-            Fault::Syntax(at, "invalid number or literal")
-        })
+    #[inline(always)]
+    pub fn first(self, block: &[u8; BLOCK_BYTES]) -> Option<Fault> {
+        first_of(self.structure, self.scalar, self.string, self.depth, block)
     }
+}
+
+/// The first fault of a block. Apart, and with masks by value, to leave them in registers.
+#[cold]
+#[inline(never)]
+fn first_of(
+    structure: u64,
+    scalar: u64,
+    string: u64,
+    depth: u64,
+    block: &[u8; BLOCK_BYTES],
+) -> Option<Fault> {
+    let any = structure | scalar | string | depth;
+    let bit = any & any.wrapping_neg();
+    let at = any.trailing_zeros();
+    let byte = *block.get(at as usize)?;
+    Some(if depth & bit != 0 {
+        Fault::Depth(at)
+    } else if string & bit != 0 {
+        Fault::Syntax(at, strings::describe(byte))
+    } else if structure & bit != 0 {
+        Fault::Syntax(at, describe(byte))
+    } else {
+        Fault::Syntax(at, "invalid number or literal")
+    })
 }
 
 /// What is wrong with a byte that breaks a rule of structure.
@@ -146,9 +159,7 @@ pub(super) struct Grammar {
     after_open: Flood,
     /// Whether the last token was a comma or colon, or there was none yet.
     after_separator: Flood,
-    /// Whether the last token was a `{`, or a comma directly inside an object.
-    key_due: Flood,
-    /// Whether the last structural byte was one of those.
+    /// Whether only a string came since a `{`, or since a comma directly inside an object.
     colon_due: Flood,
     /// Messages of a top-level array that were ended so far.
     messages: u64,
@@ -163,7 +174,6 @@ impl Grammar {
             nesting: Nesting::new(),
             after_open: Flood(0),
             after_separator: Flood(1),
-            key_due: Flood(0),
             colon_due: Flood(0),
             messages: 0,
         }
@@ -189,7 +199,6 @@ impl Grammar {
         let space = bytes.in_table(&WHITESPACE) & outside;
         let opens = bytes.eq_folded(b'{') & outside;
         let closes = bytes.eq_folded(b'}') & outside;
-        let curly = bytes.bit5();
         let commas = bytes.eq(b',') & outside;
         let colons = bytes.eq(b':') & outside;
         let structural = opens | closes | commas | colons;
@@ -205,19 +214,21 @@ impl Grammar {
         let mut structure = value_due ^ (value_starts | empty_closes);
 
         // Rules 2 and 4.
-        let nesting = self.nesting.step(opens, closes, curly);
-        structure |= nesting.mismatched | (commas & nesting.bare);
+        let nesting = self.nesting.step(bytes, opens, closes);
+        let edges = &nesting.edges;
+        structure |= edges.mismatched | (commas & edges.bare);
 
-        // Rule 3.
-        let openers = (opens & curly) | (commas & nesting.in_object);
-        let key_due = self.key_due.step(openers, space);
-        let colon_due = self.colon_due.step(openers, !structural);
-        structure |= key_due & !(strings.opening | empty_closes);
+        // Rule 3. The search goes over strings and whitespace only, and by rule 1 over no more
+        // than one string.
+        let openers = nesting.braces | (commas & nesting.in_object);
+        let colon_due = self.colon_due.step(openers, !(structural | scalar));
         structure |= colons ^ (colon_due & !empty_closes);
 
-        let line_feeds = (commas & nesting.top) | (nesting.array_end & !empty_closes);
-        self.messages += u64::from(line_feeds.count_ones());
-        let dropped = space | nesting.array_start | (nesting.array_end & empty_closes);
+        let line_feeds = (commas & edges.top) | (edges.array_end & !empty_closes);
+        self.messages = self
+            .messages
+            .wrapping_add(u64::from(line_feeds.count_ones()));
+        let dropped = space | edges.array_start | (edges.array_end & empty_closes);
         let kept = Kept {
             keep: !dropped,
             line_feeds,
@@ -226,7 +237,7 @@ impl Grammar {
             structure,
             scalar: scalar_faults,
             string: strings.faults,
-            depth: nesting.too_deep,
+            depth: edges.too_deep,
         };
         (kept, faults)
     }
@@ -273,10 +284,20 @@ impl Flood {
     #[inline(always)]
     fn step(&mut self, from: u64, through: u64) -> u64 {
         let next = (from << 1) | self.0;
-        let (sum, overflow) = through.overflowing_add(next);
-        self.0 = (from >> 63) | u64::from(overflow);
+        let (sum, carry) = add(through, next);
+        self.0 = (from >> 63) | carry;
         sum & !through
     }
+}
+
+/// The sum of two blocks' bits, and the 1 that is carried to the next block.
+///
+/// In 128 bits, which become an add and an add with carry. Written with `overflowing_add`, two such
+/// sums in a row get vectorised, which takes five times as long.
+#[inline(always)]
+const fn add(a: u64, b: u64) -> (u64, u64) {
+    let sum = a as u128 + b as u128;
+    (sum as u64, (sum >> 64) as u64)
 }
 
 #[cfg(test)]

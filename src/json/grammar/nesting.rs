@@ -6,6 +6,7 @@
 //! byte what it is directly inside of.
 #![forbid(unsafe_code)]
 
+use super::Bytes;
 use crate::base::limits::JSON_DEPTH_MAX;
 
 /// One bit per level, the innermost in bit 0, set for an object.
@@ -15,32 +16,44 @@ type Stack = u128;
 const LEVELS_MAX: usize = JSON_DEPTH_MAX + 1;
 const _: () = assert!(LEVELS_MAX <= Stack::BITS as usize);
 
+/// Depths at which an opening bracket touches no edge: below the top-level array and a message's
+/// own level, and with room for one more level.
+const INNER: std::ops::Range<u32> = 2..JSON_DEPTH_MAX as u32;
+
 /// The state between two blocks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Nesting {
     stack: Stack,
     depth: u32,
-    /// Depth at which commas end messages: 1 in a top-level array, else one that is never met.
-    top_depth: u32,
+    /// Whether the body is a top-level array.
+    array: bool,
 }
-
-/// `top_depth` of a body that is no array.
-const NO_ARRAY: u32 = u32::MAX;
 
 /// What a block holds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
-    /// Bytes directly inside an object.
+    /// Opening braces.
+    pub braces: u64,
+    /// Bytes directly inside an object; for brackets themselves this means nothing.
     pub in_object: u64,
-    /// Bytes directly inside the top-level array.
+    /// What there is to say about brackets at the edges.
+    pub edges: Edges,
+}
+
+/// What a block holds near the outside of the body.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Edges {
+    /// Whether the body is a top-level array.
+    array: bool,
+    /// Bytes directly inside the top-level array, but for brackets.
     pub top: u64,
-    /// Bytes outside of all brackets.
+    /// Bytes outside of all brackets, but for brackets.
     pub bare: u64,
     /// The bracket that opens the top-level array.
     pub array_start: u64,
     /// The bracket that closes it.
     pub array_end: u64,
-    /// Closing brackets that match no opening one.
+    /// A closing bracket that matches no opening one.
     pub mismatched: u64,
     /// An opening bracket that goes too deep.
     pub too_deep: u64,
@@ -51,7 +64,7 @@ impl Nesting {
         Self {
             stack: 0,
             depth: 0,
-            top_depth: NO_ARRAY,
+            array: false,
         }
     }
 
@@ -62,68 +75,109 @@ impl Nesting {
 
     /// Whether the body is a top-level array.
     pub const fn is_array(&self) -> bool {
-        self.top_depth != NO_ARRAY
+        self.array
     }
 
-    /// Walks the brackets of the next block. `curly` tells braces from square brackets.
+    /// Walks the brackets of the next block, up to one that is at fault.
+    ///
+    /// Only the stack is handled here; what is special at its ends is in [`Edges`], out of the
+    /// way, so that this loop runs in registers.
     #[inline(always)]
-    pub fn step(&mut self, opens: u64, closes: u64, curly: u64) -> Found {
-        let mut found = Found {
-            in_object: splat(self.stack & 1 != 0),
-            top: splat(self.depth == self.top_depth),
+    pub fn step<B: Bytes>(&mut self, bytes: B, opens: u64, closes: u64) -> Found {
+        let mut edges = Edges {
+            array: self.array,
+            top: splat(self.array && self.depth == 1),
             bare: splat(self.depth == 0),
             array_start: 0,
             array_end: 0,
             mismatched: 0,
             too_deep: 0,
         };
+        let mut in_object = splat(self.stack & 1 != 0);
         let mut rest = opens | closes;
+        if rest == 0 {
+            return Found {
+                braces: 0,
+                in_object,
+                edges,
+            };
+        }
+        // Tells braces from square brackets.
+        let curly = bytes.bit5();
         while rest != 0 {
             let bit = rest & rest.wrapping_neg();
             rest ^= bit;
-            let above = bit.wrapping_neg() << 1;
             let object = curly & bit != 0;
+            let outer = self.stack & 1 != 0;
+            let inner;
             if opens & bit != 0 {
-                if self.depth == 0 {
-                    found.bare &= !above;
-                    if !object {
-                        self.top_depth = 1;
-                        found.array_start |= bit;
-                    }
-                }
-                if self.depth >= self.depth_max() {
-                    found.too_deep = bit;
+                if !INNER.contains(&self.depth) && !edges.open(self.depth, object, bit) {
                     break;
                 }
-                self.depth += 1;
+                inner = object;
                 self.stack = (self.stack << 1) | Stack::from(object);
+                self.depth = self.depth.wrapping_add(1);
             } else {
-                if self.depth == 0 {
-                    found.mismatched |= bit;
+                if (object != outer || self.depth <= INNER.start)
+                    && !edges.close(self.depth, object == outer, bit)
+                {
                     break;
-                }
-                if (self.stack & 1 != 0) != object {
-                    found.mismatched |= bit;
                 }
                 self.stack >>= 1;
-                self.depth -= 1;
-                if self.depth == 0 {
-                    found.bare |= above;
-                    if self.is_array() {
-                        found.array_end |= bit;
-                    }
-                }
+                inner = self.stack & 1 != 0;
+                self.depth = self.depth.wrapping_sub(1);
             }
-            found.in_object = select(found.in_object, self.stack & 1 != 0, above);
-            found.top = select(found.top, self.depth == self.top_depth, above);
+            in_object ^= from(bit) & splat(inner != outer);
         }
-        found
+        self.array = edges.array;
+        Found {
+            braces: opens & curly,
+            in_object,
+            edges,
+        }
+    }
+}
+
+impl Edges {
+    /// A bracket at `bit` opens a level above `depth`. False if it goes too deep.
+    #[inline(never)]
+    fn open(&mut self, depth: u32, object: bool, bit: u64) -> bool {
+        if depth == 0 {
+            self.bare &= !from(bit);
+            if !object {
+                self.array = true;
+                self.top |= from(bit);
+                self.array_start = bit;
+            }
+        }
+        if depth == 1 && self.array {
+            self.top &= !from(bit);
+        }
+        if depth >= INNER.end + u32::from(self.array) {
+            self.too_deep = bit;
+            return false;
+        }
+        true
     }
 
-    #[inline(always)]
-    fn depth_max(&self) -> u32 {
-        // At most 128, so nothing is cut off.
-        (JSON_DEPTH_MAX + usize::from(self.is_array())) as u32
+    /// A bracket at `bit` closes level `depth`, which it may match. False if it does not.
+    #[inline(never)]
+    fn close(&mut self, depth: u32, matches: bool, bit: u64) -> bool {
+        if depth == 0 || !matches {
+            self.mismatched = bit;
+            return false;
+        }
+        if depth == 1 {
+            self.bare |= from(bit);
+            if self.array {
+                self.top &= !from(bit);
+                self.array_end = bit;
+            }
+        }
+        if depth == 2 && self.array {
+            self.top |= from(bit);
+        }
+        true
     }
 }
 
@@ -133,8 +187,8 @@ const fn splat(bit: bool) -> u64 {
     0_u64.wrapping_sub(bit as u64)
 }
 
-/// `mask` with `bit` in all places of `at`.
+/// `bit` and all bits above it.
 #[inline(always)]
-const fn select(mask: u64, bit: bool, at: u64) -> u64 {
-    (mask & !at) | (splat(bit) & at)
+const fn from(bit: u64) -> u64 {
+    bit.wrapping_neg()
 }

@@ -7,7 +7,7 @@
 //! ever looked at as text: `1e400` is as good as `1`.
 #![forbid(unsafe_code)]
 
-use super::{BLOCK_BYTES, Bytes};
+use super::{BLOCK_BYTES, Bytes, add};
 
 /// The literals with their lengths, by bits 3 and 4 of the first letter.
 const LITERALS: [(u64, u32); 4] = [
@@ -20,41 +20,41 @@ const LITERALS: [(u64, u32); 4] = [
 /// The state between two blocks. All zero unless the last byte was of a scalar.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scalars {
-    /// 1 if the last byte was of a scalar.
-    open: u64,
-    /// 1 if the last byte ended a literal.
-    literal_ended: u64,
+    /// Behind a byte of a scalar.
+    scalar: Behind,
+    /// Behind a byte of a literal.
+    literal: Behind,
     /// Rest of a literal, first byte lowest, and its length in bytes.
     literal_rest: (u64, u32),
-    /// 1 if the last byte was the minus that starts a number.
-    leading_minus: u64,
-    /// 1 if the last byte was a zero that starts an integer part.
-    leading_zero: u64,
-    /// 1 if the last byte was a sign or a decimal point.
-    digit_due: u64,
-    /// 1 if the last byte was the E of an exponent.
-    exponent: u64,
-    /// 1 if the last byte was a digit of the integer part.
-    in_integer: u64,
-    /// 1 if the last byte was the decimal point behind an integer part.
-    point: u64,
-    /// 1 if the last byte was a digit of the fraction.
-    in_fraction: u64,
+    /// Behind the minus of a number.
+    minus: Behind,
+    /// Behind a zero that starts an integer part.
+    zero: Behind,
+    /// Behind a decimal point.
+    point: Behind,
+    /// Behind the E of an exponent.
+    exponent: Behind,
+    /// Behind the sign of an exponent.
+    sign: Behind,
+    /// Integer parts.
+    integer: Run,
+    /// Fractions.
+    fraction: Run,
 }
 
 impl Scalars {
     pub const fn new() -> Self {
         Self {
-            open: 0,
-            literal_ended: 0,
+            scalar: Behind::NOTHING,
+            literal: Behind::NOTHING,
             literal_rest: (0, 0),
-            leading_minus: 0,
-            leading_zero: 0,
-            digit_due: 0,
-            exponent: 0,
-            in_integer: 0,
-            point: 0,
-            in_fraction: 0,
+            minus: Behind::NOTHING,
+            zero: Behind::NOTHING,
+            point: Behind::NOTHING,
+            exponent: Behind::NOTHING,
+            sign: Behind::NOTHING,
+            integer: Run::NONE,
+            fraction: Run::NONE,
         }
     }
 
@@ -66,18 +66,16 @@ impl Scalars {
         block: &[u8; BLOCK_BYTES],
         scalar: u64,
     ) -> (u64, u64) {
-        if (scalar | self.open) == 0 {
+        if (scalar | self.scalar.last) == 0 {
             return (0, 0);
         }
-        let starts = scalar & !((scalar << 1) | self.open);
-        self.open = scalar >> 63;
+        let starts = scalar & !self.scalar.step(scalar);
         let digits = bytes.digits() & scalar;
         let minus = bytes.eq(b'-') & scalar;
 
         let (literal, mut faults) = self.literals(block, starts & !(digits | minus));
         let number = scalar & !literal;
-        faults |= number & ((literal << 1) | self.literal_ended);
-        self.literal_ended = literal >> 63;
+        faults |= number & self.literal.step(literal);
         faults |= self.numbers(
             bytes,
             number,
@@ -104,11 +102,11 @@ impl Scalars {
             starts &= starts - 1;
             let found = word_at(block, at);
             let (expected, length) = LITERALS[(found >> 3 & 3) as usize];
-            let here = length.min(BLOCK_BYTES as u32 - at);
-            span |= low_bits(here) << at;
-            faults |= difference(found, expected, here) << at;
+            let here = length.min((BLOCK_BYTES as u32).wrapping_sub(at));
+            span |= low_bits(here).wrapping_shl(at);
+            faults |= difference(found, expected, here).wrapping_shl(at);
             if here < length {
-                self.literal_rest = (expected >> (8 * here), length - here);
+                self.literal_rest = (expected.wrapping_shr(8 * here), length - here);
             }
         }
         (span, faults)
@@ -125,54 +123,101 @@ impl Scalars {
         minus: u64,
     ) -> u64 {
         let points = bytes.eq(b'.') & number;
-        let exponents = bytes.eq_folded(b'e') & number;
-        let signs = minus | (bytes.eq(b'+') & number);
-        let zeros = bytes.eq(b'0');
+        let others = number & !(digits | minus | points);
+        // Exponents, or what is no part of numbers; neither is common.
+        let exponents = if (others | self.exponent.last) != 0 {
+            self.exponents(bytes, others, digits, minus)
+        } else {
+            Exponents::default()
+        };
+        let mut faults = exponents.faults;
 
-        // Each byte by what stands before it.
-        let leading_minus = minus & starts;
-        let behind_minus = carry(leading_minus, &mut self.leading_minus);
-        let behind_exponent = carry(exponents, &mut self.exponent);
-        let digit_due = carry(signs | points, &mut self.digit_due);
-        let mut faults = number & !(digits | signs | points | exponents);
-        faults |= signs & !(leading_minus | behind_exponent);
-        faults |= digit_due & !digits;
-        faults |= behind_exponent & !(digits | signs);
+        // A minus, or a sign of an exponent, is in its place and has a digit behind it.
+        faults |= minus & !(starts | exponents.signs);
+        let behind_minus = self.minus.step(minus & starts);
+        let behind_point = self.point.step(points);
+        let behind_sign = self.sign.step(exponents.signs);
+        faults |= (behind_minus | behind_point | behind_sign) & !digits;
 
         // A zero in front is the whole integer part.
         let first = digits & (starts | behind_minus);
-        faults |= carry(first & zeros, &mut self.leading_zero) & digits;
+        faults |= self.zero.step(first & bytes.eq(b'0')) & digits;
 
         // A point only ends an integer part, an E only that or a fraction.
-        let integer_ends = run_ends(first, digits, &mut self.in_integer);
+        let integer_ends = self.integer.ends(first, digits);
+        let fraction_ends = self.fraction.ends(behind_point & digits, digits);
         faults |= points & !integer_ends;
-        let fractions = carry(points & integer_ends, &mut self.point);
-        let fraction_ends = run_ends(fractions, digits, &mut self.in_fraction);
-        faults | (exponents & !(integer_ends | fraction_ends))
+        faults | (exponents.letters & !(integer_ends | fraction_ends))
+    }
+
+    /// Finds exponents among `others`, the bytes that are of no number without.
+    #[cold]
+    #[inline(always)]
+    fn exponents<B: Bytes>(&mut self, bytes: B, others: u64, digits: u64, minus: u64) -> Exponents {
+        let letters = bytes.eq_folded(b'e') & others;
+        let plus = bytes.eq(b'+') & others;
+        let behind = self.exponent.step(letters);
+        let signs = (plus | minus) & behind;
+        Exponents {
+            letters,
+            signs,
+            faults: (others & !(letters | signs)) | (behind & !(digits | signs)),
+        }
     }
 }
 
-/// `bits` moved up by one byte, across blocks.
-#[inline(always)]
-const fn carry(bits: u64, last: &mut u64) -> u64 {
-    let moved = (bits << 1) | *last;
-    *last = bits >> 63;
-    moved
+/// What a block holds of exponents.
+#[derive(Clone, Copy, Debug, Default)]
+struct Exponents {
+    /// Each E or e.
+    letters: u64,
+    /// The signs behind them.
+    signs: u64,
+    faults: u64,
 }
 
-/// First bytes behind the runs of `digits` that start at `first` or go on from the last block.
-#[inline(always)]
-const fn run_ends(first: u64, digits: u64, last: &mut u64) -> u64 {
-    // Added to the bottom of a run of ones, a bit comes out above its top.
-    let (sum, overflow) = digits.overflowing_add(first | *last);
-    *last = overflow as u64;
-    sum & !digits
+/// Moves bits up by one byte, across blocks.
+#[derive(Clone, Copy, Debug)]
+struct Behind {
+    /// 1 if the last byte of the block before was set.
+    last: u64,
+}
+
+impl Behind {
+    const NOTHING: Self = Self { last: 0 };
+
+    #[inline(always)]
+    fn step(&mut self, bits: u64) -> u64 {
+        let moved = (bits << 1) | self.last;
+        self.last = bits >> 63;
+        moved
+    }
+}
+
+/// Follows runs of digits to their ends, across blocks.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    /// 1 if the last byte of the block before was of such a run.
+    open: u64,
+}
+
+impl Run {
+    const NONE: Self = Self { open: 0 };
+
+    /// First bytes behind the runs of `digits` that start at `first` or go on from the last block.
+    #[inline(always)]
+    fn ends(&mut self, first: u64, digits: u64) -> u64 {
+        // Added to the bottom of a run of ones, a bit comes out above its top.
+        let (sum, carry) = add(digits, first | self.open);
+        self.open = carry;
+        sum & !digits
+    }
 }
 
 /// The lowest `count` bits, of at most 63.
 #[inline(always)]
 const fn low_bits(count: u32) -> u64 {
-    (1 << count) - 1
+    1_u64.wrapping_shl(count) - 1
 }
 
 /// The first of the lowest `length` bytes in which the two words differ, as a bit per byte.
@@ -182,17 +227,17 @@ const fn difference(found: u64, expected: u64, length: u32) -> u64 {
     if differing == 0 {
         0
     } else {
-        1 << (differing.trailing_zeros() / 8)
+        1_u64.wrapping_shl(differing.trailing_zeros() / 8)
     }
 }
 
 /// The eight bytes at `at`, the first lowest; zeros behind the block.
 #[inline(always)]
 fn word_at(block: &[u8; BLOCK_BYTES], at: u32) -> u64 {
-    let start = (at as usize).min(BLOCK_BYTES - 8);
-    let beyond = at as usize - start;
-    match block[start..].first_chunk() {
-        Some(word) => u64::from_le_bytes(*word) >> (8 * beyond),
+    let start = at.min(BLOCK_BYTES as u32 - 8);
+    let beyond = at - start;
+    match block[start as usize..].first_chunk() {
+        Some(word) => u64::from_le_bytes(*word).wrapping_shr(8 * beyond),
         None => 0,
     }
 }

@@ -7,7 +7,7 @@ use std::arch::x86_64::{
     _mm256_slli_epi16, _mm256_srli_epi16, _mm256_sub_epi8, _mm256_subs_epu8, _mm256_xor_si256,
 };
 
-use crate::json::grammar::BLOCK_BYTES;
+use crate::json::grammar::{BLOCK_BYTES, End};
 use crate::json::scan::vector::{Block, Vector};
 use crate::json::scan::{Kernel, State, Stop, compress, pass, sse42};
 
@@ -27,12 +27,12 @@ pub(super) fn kernel() -> Option<Kernel> {
 /// The CPU has the features that [`kernel`] looks for.
 #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt,pclmulqdq")]
 unsafe fn run(
-    state: &mut State,
-    blocks: &[[u8; BLOCK_BYTES]],
+    state: Option<&mut State>,
+    parts: [&[[u8; BLOCK_BYTES]]; 2],
     out: &mut Vec<u8>,
-) -> Result<(), Stop> {
+) -> Result<End, Stop> {
     // SAFETY: the caller vouches for the features, which are enabled here.
-    unsafe { pass::run::<Register, 2>(state, blocks, out) }
+    unsafe { pass::run::<Register, 2>(state, parts, out) }
 }
 
 /// Calls instructions that touch nothing but registers.

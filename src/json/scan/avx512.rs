@@ -13,7 +13,7 @@ use std::arch::x86_64::{
     _mm512_subs_epu8, _mm512_test_epi8_mask, _mm512_xor_si512,
 };
 
-use crate::json::grammar::BLOCK_BYTES;
+use crate::json::grammar::{BLOCK_BYTES, End};
 use crate::json::scan::vector::{Block, Vector};
 use crate::json::scan::{Kernel, State, Stop, pass, sse42};
 
@@ -38,12 +38,12 @@ pub(super) fn kernel() -> Option<Kernel> {
 /// The CPU has the features that [`kernel`] looks for.
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,bmi1,bmi2,lzcnt,popcnt,pclmulqdq")]
 unsafe fn run(
-    state: &mut State,
-    blocks: &[[u8; BLOCK_BYTES]],
+    state: Option<&mut State>,
+    parts: [&[[u8; BLOCK_BYTES]]; 2],
     out: &mut Vec<u8>,
-) -> Result<(), Stop> {
+) -> Result<End, Stop> {
     // SAFETY: the caller vouches for the features, which are enabled here.
-    unsafe { pass::run::<Register, 1>(state, blocks, out) }
+    unsafe { pass::run::<Register, 1>(state, parts, out) }
 }
 
 /// Calls instructions that touch nothing but registers.

@@ -1,5 +1,5 @@
 //! Packing the kept bytes of a block, for instruction sets without an
-//! instruction for that: eight bytes at a time, by one table lookup.
+//! instruction for that: eight bytes by each lookup in a table.
 
 use crate::json::grammar::BLOCK_BYTES;
 
@@ -23,8 +23,8 @@ pub(super) static PACKED: [[u8; 8]; 256] = {
 };
 
 /// Writes the bytes of `source` that `keep` names next to each other, as LF those that
-/// `line_feeds` names, and returns how many. `pack` writes eight bytes at a place: from eight
-/// others, those at the given indices.
+/// `line_feeds` names, and returns how many. `pack` does it for 16 bytes: from each half those at
+/// the indices given for it, eight bytes to each of two places.
 ///
 /// # Safety
 ///
@@ -35,19 +35,28 @@ pub(super) unsafe fn by_eights(
     keep: u64,
     line_feeds: u64,
     to: *mut u8,
-    pack: impl Fn(&[u8; 8], &[u8; 8], *mut [u8; 8]),
+    pack: impl Fn(&[u8; 16], [&[u8; 8]; 2], [*mut [u8; 8]; 2]),
 ) -> usize {
     if keep == !0 {
         // SAFETY: the caller vouches for 64 bytes, which are not those of a live reference.
         unsafe { to.cast::<[u8; BLOCK_BYTES]>().write(*source) };
     } else {
-        let (eights, _) = source.as_chunks::<8>();
-        for (index, eight) in eights.iter().enumerate() {
-            let done = keep & ((1_u64 << (8 * index)) - 1);
-            let mask = (keep >> (8 * index)) as u8;
-            // SAFETY: at most 8 bytes per earlier eight are before, so these 8 end within the 64.
-            let place = unsafe { to.add(done.count_ones() as usize) };
-            pack(eight, &PACKED[usize::from(mask)], place.cast());
+        let (sixteens, _) = source.as_chunks::<16>();
+        let mut place = to;
+        let mut rest = keep;
+        for sixteen in sixteens {
+            let halves = [(rest & 0xFF) as usize, (rest >> 8 & 0xFF) as usize];
+            rest >>= 16;
+            // SAFETY: no more than 8 bytes per earlier half are before each place, so 8 more end
+            // within the 64.
+            let second = unsafe { place.add(halves[0].count_ones() as usize) };
+            pack(
+                sixteen,
+                [&PACKED[halves[0]], &PACKED[halves[1]]],
+                [place.cast(), second.cast()],
+            );
+            // SAFETY: as above; after the last sixteen this is at most the end of the 64.
+            place = unsafe { second.add(halves[1].count_ones() as usize) };
         }
     }
     // SAFETY: as above; each place is below the number of kept bytes.

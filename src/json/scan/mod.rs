@@ -36,12 +36,12 @@ mod sse42;
 
 use std::sync::OnceLock;
 
-use crate::json::grammar::{BLOCK_BYTES, Fault, Grammar};
+use crate::json::grammar::{BLOCK_BYTES, End, Fault, Grammar};
 
 /// The state between two passes over pieces of one body.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct State {
-    pub grammar: Grammar,
+    grammar: Grammar,
     /// The last bytes seen, which a UTF-8 sequence may start in.
     tail: utf8::Tail,
 }
@@ -77,7 +77,8 @@ impl Stop {
 }
 
 /// Runs over whole blocks: appends what they add to the stored text.
-type Run = unsafe fn(&mut State, &[[u8; BLOCK_BYTES]], &mut Vec<u8>) -> Result<(), Stop>;
+type Run =
+    unsafe fn(Option<&mut State>, [&[[u8; BLOCK_BYTES]]; 2], &mut Vec<u8>) -> Result<End, Stop>;
 
 /// The scanner for one instruction set, which this CPU is known to have.
 #[derive(Clone, Copy, Debug)]
@@ -114,17 +115,23 @@ impl Kernel {
         self.name
     }
 
-    /// Judges `blocks` and appends what they add to the stored text to `out`, which holds part of
-    /// it after a stop. Reserves their size and a block more.
+    /// Judges the blocks of both parts and appends what they add to the stored text to `out`, which
+    /// holds some of it after a stop. Returns where the body would stand if it ended there.
+    ///
+    /// Goes on from `state` and leaves the new one there; without one the blocks are a whole body,
+    /// and for a short one the time it takes to load and keep a state is saved. Two parts, since to
+    /// enter a pass costs about as much as a block: what waited and what came go together.
+    ///
+    /// Reserves the size of the blocks and one more.
     #[inline]
     pub fn run(
         &self,
-        state: &mut State,
-        blocks: &[[u8; BLOCK_BYTES]],
+        state: Option<&mut State>,
+        parts: [&[[u8; BLOCK_BYTES]]; 2],
         out: &mut Vec<u8>,
-    ) -> Result<(), Stop> {
+    ) -> Result<End, Stop> {
         // SAFETY: kernels are made by `available` alone, which the functions that test the CPU
         // for the features of `run` feed.
-        unsafe { (self.run)(state, blocks, out) }
+        unsafe { (self.run)(state, parts, out) }
     }
 }

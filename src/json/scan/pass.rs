@@ -1,55 +1,82 @@
 //! The pass itself: load a block, judge it, write what is kept.
 
-use crate::json::grammar::BLOCK_BYTES;
+use crate::json::grammar::{BLOCK_BYTES, End, Grammar};
 use crate::json::scan::utf8;
 use crate::json::scan::vector::{Block, Vector};
 use crate::json::scan::{State, Stop};
 
-/// Judges `blocks` and appends what they add to the stored text to `out`.
+/// Judges the blocks of both parts and appends what they add to the stored text to `out`, from
+/// `state` or else from the start of a body. Returns where the body stands then.
 ///
 /// # Safety
 ///
 /// The CPU has the instruction set of `V`. To be inlined where it is enabled.
 #[inline(always)]
 pub(super) unsafe fn run<V: Vector, const N: usize>(
-    state: &mut State,
-    blocks: &[[u8; BLOCK_BYTES]],
+    state: Option<&mut State>,
+    parts: [&[[u8; BLOCK_BYTES]]; 2],
     out: &mut Vec<u8>,
-) -> Result<(), Stop> {
+) -> Result<End, Stop> {
     // A pass writes one block per block at most, the last one maybe in part only.
-    out.reserve(blocks.as_flattened().len() + BLOCK_BYTES);
-    let mut grammar = state.grammar;
-    let mut tail = state.tail;
+    let [first, second] = parts.map(|part| part.as_flattened().len());
+    out.reserve(first + second + BLOCK_BYTES);
+    let (mut grammar, last_block) = match &state {
+        Some(state) => (state.grammar, &utf8::block_ending_in(state.tail)),
+        None => (Grammar::new(), &[0; BLOCK_BYTES]),
+    };
     // SAFETY: the caller vouches for the CPU.
-    let mut before = unsafe { Block::<V, N>::load(&utf8::block_ending_in(tail)) };
+    let mut before = unsafe { Block::<V, N>::load(last_block) };
+    let mut unfinished = utf8::last_bits(before.non_ascii());
     let mut length = out.len();
     let mut stop = None;
-    for (index, source) in blocks.iter().enumerate() {
-        // SAFETY: the caller vouches for the CPU.
-        let block = unsafe { Block::<V, N>::load(source) };
-        let (kept, faults) = grammar.step(block, source);
-        let utf8_fault = utf8::fault(block, before);
-        if utf8_fault || !faults.none() {
-            let at = index * BLOCK_BYTES;
-            let syntax = faults.first(source).map(|fault| Stop::grammar(fault, at));
-            let utf8 = utf8_fault.then(|| Stop::Utf8(utf8::locate(tail, source) + at as isize));
-            stop = first_stop(syntax, utf8);
-            break;
+    let mut at = 0;
+    'parts: for part in parts {
+        for source in part {
+            // SAFETY: the caller vouches for the CPU.
+            let block = unsafe { Block::<V, N>::load(source) };
+            let (kept, faults) = grammar.step(block, source);
+            let non_ascii = block.non_ascii();
+            let utf8_fault = (non_ascii | unfinished) != 0 && utf8::fault(block, before);
+            if utf8_fault || !faults.none() {
+                let syntax = faults.first(source).map(|fault| Stop::grammar(fault, at));
+                let utf8 = utf8_fault.then(|| {
+                    let tail = state.as_ref().map_or(utf8::TAIL_NONE, |state| state.tail);
+                    let tail = tail_at(tail, parts, at / BLOCK_BYTES);
+                    Stop::Utf8(utf8::locate(tail, source) + at as isize)
+                });
+                stop = first_stop(syntax, utf8);
+                break 'parts;
+            }
+            unfinished = utf8::last_bits(non_ascii);
+            before = block;
+            // SAFETY: no more blocks were written behind what `out` held at first than came
+            // before this one, and room for all of them and one more was reserved.
+            length += unsafe {
+                let to = out.as_mut_ptr().add(length);
+                V::compress(block, source, kept.keep, kept.line_feeds, to)
+            };
+            at += BLOCK_BYTES;
         }
-        // SAFETY: before block `index`, at most `index` blocks were written behind what `out` held
-        // at first, and room for all blocks and one more was reserved.
-        length += unsafe {
-            let to = out.as_mut_ptr().add(length);
-            V::compress(block, source, kept.keep, kept.line_feeds, to)
-        };
-        before = block;
-        tail = utf8::tail_of(source);
     }
     // SAFETY: all bytes up to `length` were there before or were written above, within capacity.
     unsafe { out.set_len(length) };
-    state.grammar = grammar;
-    state.tail = tail;
-    stop.map_or(Ok(()), Err)
+    if let Some(state) = state {
+        state.grammar = grammar;
+        state.tail = tail_at(state.tail, parts, usize::MAX);
+    }
+    match stop {
+        Some(stop) => Err(stop),
+        None => Ok(grammar.end()),
+    }
+}
+
+/// The last bytes before block `index` of `parts`, which follow `tail`.
+#[inline]
+fn tail_at(tail: utf8::Tail, parts: [&[[u8; BLOCK_BYTES]]; 2], index: usize) -> utf8::Tail {
+    let [first, second] = parts;
+    let before_second = index.saturating_sub(first.len()).min(second.len());
+    let tail = utf8::tail_of(&first[..index.min(first.len())], tail);
+    utf8::tail_of(&second[..before_second], tail)
 }
 
 /// The one of two reasons to stop that comes first. An ill-formed sequence is named as such, even

@@ -1,7 +1,7 @@
 //! Any CPU: eight bytes in a machine word. This is what Miri runs, and what the
 //! others are compared with.
 
-use crate::json::grammar::BLOCK_BYTES;
+use crate::json::grammar::{BLOCK_BYTES, End};
 use crate::json::scan::vector::{Block, Vector};
 use crate::json::scan::{State, Stop, compress, pass};
 
@@ -18,12 +18,12 @@ const ONES: u64 = 0x0101_0101_0101_0101;
 ///
 /// None needed; unsafe for the sake of the type that the others share.
 pub(super) unsafe fn run(
-    state: &mut State,
-    blocks: &[[u8; BLOCK_BYTES]],
+    state: Option<&mut State>,
+    parts: [&[[u8; BLOCK_BYTES]]; 2],
     out: &mut Vec<u8>,
-) -> Result<(), Stop> {
+) -> Result<End, Stop> {
     // SAFETY: no instructions beyond the target's own are used.
-    unsafe { pass::run::<Word, 8>(state, blocks, out) }
+    unsafe { pass::run::<Word, 8>(state, parts, out) }
 }
 
 /// Eight bytes, the first lowest.
@@ -148,10 +148,13 @@ impl Vector for Word {
         line_feeds: u64,
         to: *mut u8,
     ) -> usize {
-        let pack = |from: &[u8; 8], indices: &[u8; 8], to: *mut [u8; 8]| {
-            let packed = indices.map(|index| from[usize::from(index & 7)]);
-            // SAFETY: `by_eights` gives places for 8 bytes within the caller's 64.
-            unsafe { to.write(packed) };
+        let pack = |from: &[u8; 16], indices: [&[u8; 8]; 2], to: [*mut [u8; 8]; 2]| {
+            let (halves, _) = from.as_chunks::<8>();
+            for (half, (indices, to)) in halves.iter().zip(indices.iter().zip(to)) {
+                let packed = indices.map(|index| half[usize::from(index & 7)]);
+                // SAFETY: `by_eights` gives places for 8 bytes within the caller's 64.
+                unsafe { to.write(packed) };
+            }
         };
         // SAFETY: the caller vouches for 64 bytes.
         unsafe { compress::by_eights(source, keep, line_feeds, to, pack) }

@@ -2,13 +2,14 @@
 //! of x86-64 share.
 
 use std::arch::x86_64::{
-    __m128i, _mm_alignr_epi8, _mm_and_si128, _mm_clmulepi64_si128, _mm_cmpeq_epi8,
-    _mm_cvtsi64_si128, _mm_cvtsi128_si64, _mm_loadl_epi64, _mm_loadu_si128, _mm_min_epu8,
-    _mm_movemask_epi8, _mm_or_si128, _mm_set1_epi8, _mm_setzero_si128, _mm_shuffle_epi8,
-    _mm_slli_epi16, _mm_srli_epi16, _mm_storel_epi64, _mm_sub_epi8, _mm_subs_epu8, _mm_xor_si128,
+    __m128i, _mm_alignr_epi8, _mm_and_si128, _mm_castsi128_pd, _mm_clmulepi64_si128,
+    _mm_cmpeq_epi8, _mm_cvtsi64_si128, _mm_cvtsi128_si64, _mm_loadl_epi64, _mm_loadu_si128,
+    _mm_min_epu8, _mm_movemask_epi8, _mm_or_si128, _mm_set1_epi8, _mm_setzero_si128,
+    _mm_shuffle_epi8, _mm_slli_epi16, _mm_srli_epi16, _mm_storeh_pd, _mm_storel_epi64,
+    _mm_sub_epi8, _mm_subs_epu8, _mm_unpacklo_epi64, _mm_xor_si128,
 };
 
-use crate::json::grammar::BLOCK_BYTES;
+use crate::json::grammar::{BLOCK_BYTES, End};
 use crate::json::scan::vector::{Block, Vector};
 use crate::json::scan::{Kernel, State, Stop, compress, pass};
 
@@ -26,12 +27,12 @@ pub(super) fn kernel() -> Option<Kernel> {
 /// The CPU has the features that [`kernel`] looks for.
 #[target_feature(enable = "sse4.2,ssse3,popcnt,pclmulqdq")]
 unsafe fn run(
-    state: &mut State,
-    blocks: &[[u8; BLOCK_BYTES]],
+    state: Option<&mut State>,
+    parts: [&[[u8; BLOCK_BYTES]]; 2],
     out: &mut Vec<u8>,
-) -> Result<(), Stop> {
+) -> Result<End, Stop> {
     // SAFETY: the caller vouches for the features, which are enabled here.
-    unsafe { pass::run::<Register, 4>(state, blocks, out) }
+    unsafe { pass::run::<Register, 4>(state, parts, out) }
 }
 
 /// Calls instructions that touch nothing but registers.
@@ -220,18 +221,21 @@ pub(super) unsafe fn prefix_xor(bits: u64) -> u64 {
     }
 }
 
-/// Writes the bytes of `from` at `indices`.
+/// Writes, from each half of `from`, the bytes at the indices given for it: to a place each.
 ///
 /// # Safety
 ///
-/// The CPU has SSSE3, and 8 bytes may be written at `to`.
+/// The CPU has SSSE3, and 8 bytes may be written at each place.
 #[inline(always)]
-pub(super) unsafe fn pack(from: &[u8; 8], indices: &[u8; 8], to: *mut [u8; 8]) {
-    // SAFETY: the caller vouches for the CPU and for `to`; 8 bytes are read from each array and
-    // written, none of it aligned.
+pub(super) unsafe fn pack(from: &[u8; 16], indices: [&[u8; 8]; 2], to: [*mut [u8; 8]; 2]) {
+    // SAFETY: the caller vouches for the CPU and for `to`; 16 bytes are read from `from` and 8
+    // from each array of indices, and as many are written, none of it aligned.
     unsafe {
-        let bytes = _mm_loadl_epi64(from.as_ptr().cast());
-        let packed = _mm_shuffle_epi8(bytes, _mm_loadl_epi64(indices.as_ptr().cast()));
-        _mm_storel_epi64(to.cast(), packed);
+        let low = _mm_loadl_epi64(indices[0].as_ptr().cast());
+        let high = _mm_loadl_epi64(indices[1].as_ptr().cast());
+        let both = _mm_unpacklo_epi64(low, _mm_or_si128(high, _mm_set1_epi8(8)));
+        let packed = _mm_shuffle_epi8(_mm_loadu_si128(from.as_ptr().cast()), both);
+        _mm_storel_epi64(to[0].cast(), packed);
+        _mm_storeh_pd(to[1].cast(), _mm_castsi128_pd(packed));
     }
 }

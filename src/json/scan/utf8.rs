@@ -14,11 +14,19 @@ pub(super) type Tail = [u8; 3];
 /// The tail before the first block.
 pub(super) const TAIL_NONE: Tail = [0; 3];
 
-/// The tail behind `block`.
+/// The tail behind `blocks`, which follow `tail`.
+#[inline]
+pub(super) fn tail_of(blocks: &[[u8; BLOCK_BYTES]], tail: Tail) -> Tail {
+    match blocks.last() {
+        Some([.., a, b, c]) => [*a, *b, *c],
+        None => tail,
+    }
+}
+
+/// Those bits of a block's mask that stand for its tail.
 #[inline(always)]
-pub(super) fn tail_of(block: &[u8; BLOCK_BYTES]) -> Tail {
-    let [.., a, b, c] = *block;
-    [a, b, c]
+pub(super) const fn last_bits(mask: u64) -> u64 {
+    mask >> (BLOCK_BYTES - 3)
 }
 
 /// A block that ends in `tail`.
@@ -35,16 +43,13 @@ pub(super) fn block_ending_in(tail: Tail) -> [u8; BLOCK_BYTES] {
 /// too early is a fault of the block with the byte behind it.
 #[inline(always)]
 pub(super) fn fault<V: Vector, const N: usize>(block: Block<V, N>, before: Block<V, N>) -> bool {
-    if (block.non_ascii() | (before.non_ascii() >> (BLOCK_BYTES - 3))) == 0 {
-        return false;
+    let mut bad = bad_bytes(block.0[0], before.0[N - 1]);
+    let mut index = 1;
+    while index < N {
+        bad = bad.or(bad_bytes(block.0[index], block.0[index - 1]));
+        index += 1;
     }
-    let mut before = before.0[N - 1];
-    let checked = block.0.map(|vector| {
-        let bad = bad_bytes(vector, before);
-        before = vector;
-        bad.nonzero()
-    });
-    V::gather(checked) != 0
+    V::gather([bad.nonzero()]) != 0
 }
 
 // Ways for a byte pair to be wrong.

@@ -83,6 +83,22 @@ pub(super) trait Vector: Copy {
 #[derive(Clone, Copy)]
 pub(super) struct Block<V, const N: usize>(pub [V; N]);
 
+/// The mask of `$block` that `$of` gives of each of its registers. Written out as a loop, since
+/// closures would not reliably be inlined, and with them the instructions.
+macro_rules! mask {
+    ($block:ident, $register:ident => $of:expr) => {{
+        let $register = $block.0[0];
+        let mut masks = [$of; N];
+        let mut index = 1;
+        while index < N {
+            let $register = $block.0[index];
+            masks[index] = $of;
+            index += 1;
+        }
+        V::gather(masks)
+    }};
+}
+
 impl<V: Vector, const N: usize> Block<V, N> {
     /// # Safety
     ///
@@ -91,58 +107,58 @@ impl<V: Vector, const N: usize> Block<V, N> {
     pub unsafe fn load(from: &[u8; BLOCK_BYTES]) -> Self {
         const { assert!(N * V::BYTES == BLOCK_BYTES) };
         let from = from.as_ptr();
-        // SAFETY: the caller vouches for the CPU; register `i < N` ends within the 64 bytes.
-        Self(std::array::from_fn(|i| unsafe {
-            V::load(from.add(i * V::BYTES))
-        }))
+        // SAFETY: the caller vouches for the CPU; the first register is within the 64 bytes.
+        let mut registers = [unsafe { V::load(from) }; N];
+        let mut index = 1;
+        while index < N {
+            // SAFETY: as above; register `index < N` ends within the 64 bytes.
+            registers[index] = unsafe { V::load(from.add(index * V::BYTES)) };
+            index += 1;
+        }
+        Self(registers)
     }
 
     /// Bytes that are not ASCII.
     #[inline(always)]
     pub fn non_ascii(self) -> u64 {
-        self.mask(V::bit7)
-    }
-
-    #[inline(always)]
-    fn mask(self, of: impl Fn(V) -> V::Mask) -> u64 {
-        V::gather(self.0.map(of))
+        mask!(self, v => v.bit7())
     }
 }
 
 impl<V: Vector, const N: usize> Bytes for Block<V, N> {
     #[inline(always)]
     fn eq(self, byte: u8) -> u64 {
-        self.mask(|v| v.eq(byte))
+        mask!(self, v => v.eq(byte))
     }
 
     #[inline(always)]
     fn eq_folded(self, byte: u8) -> u64 {
-        self.mask(|v| v.or_byte(0x20).eq(byte))
+        mask!(self, v => v.or_byte(0x20).eq(byte))
     }
 
     #[inline(always)]
     fn below(self, bound: u8) -> u64 {
-        self.mask(|v| v.below(bound))
+        mask!(self, v => v.below(bound))
     }
 
     #[inline(always)]
     fn digits(self) -> u64 {
-        self.mask(|v| v.less(b'0').below(10))
+        mask!(self, v => v.less(b'0').below(10))
     }
 
     #[inline(always)]
     fn bit5(self) -> u64 {
-        self.mask(V::bit5)
+        mask!(self, v => v.bit5())
     }
 
     #[inline(always)]
     fn in_table(self, table: &[u8; 16]) -> u64 {
-        self.mask(|v| v.in_table(table))
+        mask!(self, v => v.in_table(table))
     }
 
     #[inline(always)]
     fn in_class(self, low: &[u8; 16], high: &[u8; 16]) -> u64 {
-        self.mask(|v| v.low_lookup(low).and(v.high_lookup(high)).nonzero())
+        mask!(self, v => v.low_lookup(low).and(v.high_lookup(high)).nonzero())
     }
 
     #[inline(always)]
