@@ -25,6 +25,7 @@ th:first-child,td:first-child{text-align:left}
 .facts td{white-space:normal;text-align:left;overflow-wrap:anywhere}.facts td:first-child{color:var(--soft);width:11rem}
 .key{display:inline-block;width:1.6rem;height:.25rem;border-radius:.2rem;vertical-align:middle;margin-right:.4rem}
 .key.a{background:var(--a)}.key.b{background:var(--b)}
+@media(max-width:620px){body{padding:14px;font-size:15px}th,td{padding:.25rem .4rem}.facts td:first-child{width:6.5rem}}
 code{background:var(--card);padding:.1rem .3rem;border-radius:.2rem;overflow-wrap:anywhere}
 ";
 
@@ -139,7 +140,7 @@ fn heading(out: &mut String, report: &Report) {
     push(
         out,
         format_args!(
-            "<p><span class=\"badge {class}\">{word}</span></p><p>{} of {} B on {} streams over {} connections{}, {mode}, \
+            "<p><span class=\"badge {class}\">{word}</span></p><p>Workload {}: messages of {} B on {} streams over {} connections{}, {mode}, \
              measured for {:.0} s.</p>",
             escape(&parameters.workload),
             parameters.payload_bytes,
@@ -263,7 +264,7 @@ fn facts(out: &mut String, title: &str, report: &Report) {
         (
             "appends",
             format!(
-                "{} messages each, {} producers a stream",
+                "{} message(s) each, {} idempotent producers a stream",
                 parameters.batch, parameters.producers
             ),
         ),

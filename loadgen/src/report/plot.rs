@@ -31,7 +31,7 @@ svg [stroke="#040404"]{stroke:var(--b)}
 "##;
 
 /// Width and height in pixels, and font size, of the wide and the narrow form.
-const SIZES: [((u32, u32), u32); 2] = [((860, 300), 14), ((350, 260), 13)];
+const SIZES: [((u32, u32), u32); 2] = [((860, 300), 17), ((350, 270), 15)];
 /// Bars of the distribution plot.
 const BARS: usize = 60;
 /// The right end of the percentile plot, in nines: 4 is 99.99 %.
@@ -302,7 +302,7 @@ fn chart<DB: DrawingBackend>(
     (width, font): (u32, u32),
 ) -> Result<(), DrawingAreaErrorKind<DB::ErrorType>> {
     let style = ("sans-serif", font).into_font().color(&TEXT);
-    let x_axis = Axis::new(x_scale, x, width as usize / 90);
+    let x_axis = Axis::new(x_scale, x, width as usize / 80);
     let y_axis = Axis::new(y_scale, y, 6);
     let mut chart = ChartBuilder::on(area)
         .margin(8)

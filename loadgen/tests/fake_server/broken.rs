@@ -1,0 +1,121 @@
+//! A server that breaks its promises must be caught, in every case, and named; one that keeps them must not be.
+
+use loadgen::report::Report;
+
+use crate::run_line;
+use crate::server::{Wrong, start};
+
+fn run(wrong: Wrong, line: &str) -> Report {
+    let url = format!("http://{}", start(wrong));
+    run_line(&format!(
+        "{line} --url {url} --warmup 50ms --drain 1s --seed 7"
+    ))
+}
+
+const APPEND: &str = "append --streams 4 --connections 4 --rate 400 --duration 500ms";
+const READ: &str = "read --streams 2 --connections 2 --messages 40000 --duration 500ms";
+const TAIL: &str = "tail --streams 1 --connections 1 --subscribers 3 --rate 200 --duration 500ms";
+const LONG_POLL: &str =
+    "long-poll --streams 1 --connections 1 --subscribers 3 --rate 200 --duration 500ms";
+const MIXED: &str = "mixed --streams 2 --connections 2 --subscribers 2 --pollers 2 --readers 1 --rate 100 --duration 500ms";
+
+/// Runs, and demands that the run is not valid and this error is among those found.
+fn must_find(wrong: Wrong, line: &str, error: &str) -> Report {
+    let report = run(wrong, line);
+    assert!(
+        report.errors.contains_key(error),
+        "{wrong:?}: {error} is not in {:?}",
+        report.errors
+    );
+    assert!(!report.valid, "{wrong:?}: called valid");
+    report
+}
+
+#[test]
+fn an_honest_server_is_found_honest() {
+    for line in [APPEND, READ, TAIL, LONG_POLL, MIXED] {
+        let report = run(Wrong::Nothing, line);
+        assert!(report.errors.is_empty(), "{line}: {:?}", report.errors);
+        assert!(
+            report.verification.messages_checked > 0,
+            "{line}: nothing was read"
+        );
+    }
+}
+
+#[test]
+fn dropped_appends() {
+    must_find(Wrong::Drops, APPEND, "fault_gap");
+    must_find(Wrong::ForgetsTail, APPEND, "fault_lost");
+}
+
+#[test]
+fn duplicated_appends() {
+    must_find(Wrong::Duplicates, APPEND, "fault_duplicate");
+}
+
+#[test]
+fn reordered_appends() {
+    must_find(Wrong::Reorders, APPEND, "fault_reordered");
+}
+
+#[test]
+fn altered_bytes_and_mixed_up_streams() {
+    must_find(Wrong::Alters, APPEND, "fault_corrupt");
+    must_find(Wrong::MixesStreams, APPEND, "fault_broken_chain");
+}
+
+#[test]
+fn responses_above_the_cap() {
+    must_find(Wrong::Oversize, READ, "fault_oversize");
+}
+
+#[test]
+fn false_claims_to_be_up_to_date() {
+    must_find(Wrong::FalseUpToDate, READ, "fault_false_up_to_date");
+    must_find(Wrong::NeverUpToDate, READ, "fault_missing_up_to_date");
+}
+
+#[test]
+fn offsets_that_do_not_continue() {
+    must_find(Wrong::WrongOffset, READ, "fault_wrong_offset");
+}
+
+#[test]
+fn live_readers_notice_too() {
+    must_find(Wrong::SseDrops, TAIL, "fault_gap");
+    must_find(Wrong::SseDuplicates, TAIL, "fault_duplicate");
+    must_find(Wrong::SseNoControl, TAIL, "fault_missing_control");
+    must_find(Wrong::Duplicates, LONG_POLL, "fault_duplicate");
+}
+
+#[test]
+fn refusals_and_broken_answers_are_counted_apart_from_latency() {
+    for (wrong, error) in [
+        (Wrong::Refuses, "status_503"),
+        (Wrong::Garbage, "malformed_answer"),
+        (Wrong::HangsUp, "connection_broken"),
+    ] {
+        let report = must_find(wrong, APPEND, error);
+        let append = report.operation("append").expect("appends");
+        let planned = report.client.planned;
+        assert!(
+            append.latency_us.count < planned,
+            "{wrong:?}: failures are among the latencies"
+        );
+        // An append whose answer never came may be there or not: that alone is no fault.
+        assert_eq!(
+            report.verification.faults, 0,
+            "{wrong:?}: {:?}",
+            report.errors
+        );
+    }
+}
+
+#[test]
+fn nobody_at_home_is_a_result_not_a_crash() {
+    let line =
+        "append --url http://127.0.0.1:1 --duration 200ms --warmup 0s --drain 100ms --streams 2";
+    let report = run_line(line);
+    assert!(!report.valid && report.errors.contains_key("connect"));
+}
