@@ -22,12 +22,34 @@ mod common;
 macro_rules! at_1_and_4_shards {
     ($($name:ident),+ $(,)?) => {
         mod shards_1 {
-            $(#[test] fn $name() { super::$name(crate::common::server::shared(1)); })+
+            $(#[test] fn $name() { super::$name(crate::common::shared(1)); })+
         }
         mod shards_4 {
-            $(#[test] fn $name() { super::$name(crate::common::server::shared(4)); })+
+            $(#[test] fn $name() { super::$name(crate::common::shared(4)); })+
         }
     };
 }
 
+mod append;
+mod bootstrap;
+mod buckets;
+mod caching;
+mod close;
+mod cors;
+mod crash;
 mod create;
+mod delete;
+mod errors;
+mod expiry;
+mod http_framing;
+mod incarnation;
+mod json;
+mod long_poll;
+mod producer;
+mod read;
+mod regression;
+mod retention;
+mod snapshot;
+mod snapshot_parts;
+mod sse;
+mod surfaces;

@@ -93,13 +93,9 @@ impl Request {
         connection
     }
 
-    /// As [`Request::send`], for a server that may be gone: `None` when no
-    /// whole answer arrives.
+    /// As [`Request::send`], for a server that may be gone: `None` when no whole answer arrives.
     pub fn try_send(&self) -> Option<Response> {
-        let stream = TcpStream::connect(self.address).ok()?;
-        let mut connection = Connection::new(stream).ok()?;
-        connection.stream.write_all(&self.encode()).ok()?;
-        connection.try_read_response(&self.method).ok()
+        Connection::try_open(self.address)?.exchange(self)
     }
 }
 
@@ -292,6 +288,18 @@ impl Connection {
     #[track_caller]
     pub fn to(server: &Server) -> Self {
         Self::open(server.address())
+    }
+
+    /// Connects, unless nobody listens.
+    pub fn try_open(address: SocketAddr) -> Option<Self> {
+        Self::new(TcpStream::connect(address).ok()?).ok()
+    }
+
+    /// Sends `request` and reads its answer; `None` when the server goes away before the whole
+    /// answer was here.
+    pub fn exchange(&mut self, request: &Request) -> Option<Response> {
+        self.stream.write_all(&request.encode()).ok()?;
+        self.try_read_response(&request.method).ok()
     }
 
     fn new(stream: TcpStream) -> std::io::Result<Self> {

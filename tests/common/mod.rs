@@ -12,7 +12,11 @@ pub mod server;
 pub mod sse;
 pub mod stream;
 
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
+
+use server::{Options, Server};
+use stream::{OCTETS, Stream, Surface};
 
 /// How long a test waits for something that must happen. Generous: a loaded
 /// machine is slow, not wrong. Nothing asserts that something was *quick*.
@@ -29,4 +33,25 @@ pub fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
         assert!(Instant::now() < deadline, "never happened: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// The server that all tests of one shard count use: started once, its streams told apart by
+/// name. With `THALWEG_TEST_URL=http://HOST:PORT` it is one that runs already.
+pub fn shared(shards: usize) -> &'static Server {
+    static ONE: OnceLock<Server> = OnceLock::new();
+    static FOUR: OnceLock<Server> = OnceLock::new();
+    let cell = match shards {
+        1 => &ONE,
+        4 => &FOUR,
+        other => panic!("no shared server has {other} shards"),
+    };
+    cell.get_or_init(|| {
+        let server = match std::env::var("THALWEG_TEST_URL") {
+            Ok(url) => Server::running_at(&url),
+            Err(_) => Options::new(shards).start(),
+        };
+        // From here on the bucket exists: what is missing is the stream.
+        Stream::create(&server, Surface::Base, OCTETS);
+        server
+    })
 }

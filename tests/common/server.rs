@@ -110,6 +110,18 @@ pub struct Server {
 }
 
 impl Server {
+    /// A server that runs already, at `url`; no process of ours.
+    pub fn running_at(url: &str) -> Self {
+        let address = address_after(&format!("{url}/"), "http://")
+            .unwrap_or_else(|| panic!("not http://ADDRESS:PORT: {url}"));
+        Self {
+            options: Options::new(1),
+            process: None,
+            address,
+            admin: address,
+        }
+    }
+
     /// Where streams are served.
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -175,9 +187,9 @@ impl Server {
         options.start()
     }
 
-    /// The data directory.
-    pub fn data_dir(&self) -> &Path {
-        self.options.data_dir()
+    /// What it was started with.
+    pub fn options(&self) -> &Options {
+        &self.options
     }
 }
 
@@ -377,34 +389,5 @@ fn run_dir() -> &'static Path {
         // state that is gone at exit.
         unsafe { libc::atexit(remove) };
         path
-    })
-}
-
-/// The server that all tests of one shard count use: started once, streams
-/// told apart by name. With `THALWEG_TEST_URL=http://HOST:PORT` it is one
-/// that runs already.
-pub fn shared(shards: usize) -> &'static Server {
-    static ONE: OnceLock<Server> = OnceLock::new();
-    static FOUR: OnceLock<Server> = OnceLock::new();
-    let cell = match shards {
-        1 => &ONE,
-        4 => &FOUR,
-        other => panic!("no shared server has {other} shards"),
-    };
-    cell.get_or_init(|| {
-        let options = Options::new(shards);
-        match std::env::var("THALWEG_TEST_URL") {
-            Ok(url) => {
-                let address = address_after(&format!("{url}/"), "http://")
-                    .expect("THALWEG_TEST_URL is http://ADDRESS:PORT");
-                Server {
-                    options,
-                    process: None,
-                    address,
-                    admin: address,
-                }
-            }
-            Err(_) => options.start(),
-        }
     })
 }

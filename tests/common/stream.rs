@@ -21,6 +21,18 @@ pub const SURFACES: [Surface; 2] = [Surface::Base, Surface::Bucket];
 /// The bucket tests use when its name does not matter.
 pub const BUCKET: &str = "blackbox";
 
+/// Content types the tests use most.
+pub const OCTETS: &str = "application/octet-stream";
+/// See [`OCTETS`].
+pub const TEXT: &str = "text/plain";
+/// See [`OCTETS`].
+pub const JSON: &str = "application/json";
+
+/// The token of byte position `position` (`decisions.md`, Tokens).
+pub fn offset(position: usize) -> String {
+    format!("{position:020}")
+}
+
 /// A name no other test of any run on this machine uses.
 pub fn unique(prefix: &str) -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);

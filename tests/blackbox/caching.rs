@@ -1,0 +1,241 @@
+//! Caching: Base 10.1, Decisions "Two surfaces" and "Tokens".
+
+use crate::common::server::Server;
+use crate::common::stream::{JSON, OCTETS, SURFACES, Stream, Surface, TEXT, offset};
+
+at_1_and_4_shards![
+    matching_etag_is_304_without_a_body,
+    etags_take_lists_and_weak_forms,
+    etag_varies_with_the_range,
+    etag_varies_with_the_data,
+    etag_varies_with_closure,
+    etag_varies_with_the_incarnation,
+    a_full_chunk_that_stops_being_the_tail_changes_its_etag,
+    etag_differs_between_views,
+    base_catch_up_is_cacheable,
+    bucket_catch_up_is_not_stored,
+];
+
+/// Base 10.1: 304, no body; Decisions, Order of checks: with next offset, up-to-date, incarnation.
+fn matching_etag_is_304_without_a_body(server: &Server) {
+    for surface in SURFACES {
+        for content_type in [TEXT, JSON] {
+            let stream = Stream::with_body(server, surface, content_type, "12345");
+            let full = stream.get("").send().expect(200);
+            let etag = full.expect_header("etag");
+            let answer = stream
+                .get("")
+                .header("If-None-Match", etag)
+                .send()
+                .expect(304)
+                .expect_body("");
+            for name in [
+                "etag",
+                "stream-next-offset",
+                "stream-incarnation",
+                "stream-up-to-date",
+            ] {
+                assert_eq!(answer.header(name), full.header(name), "{name} of {answer}");
+            }
+            stream.close();
+            let etag = stream.get("").send().expect_header("etag").to_owned();
+            let answer = stream
+                .get("")
+                .header("If-None-Match", etag)
+                .send()
+                .expect(304);
+            answer.expect_field("stream-closed", "true");
+        }
+    }
+}
+
+/// Decisions, Tokens: `If-None-Match` takes lists and weak forms (RFC 9110 13.1.2).
+fn etags_take_lists_and_weak_forms(server: &Server) {
+    for surface in SURFACES {
+        let stream = Stream::with_body(server, surface, TEXT, "abc");
+        let etag = stream.get("").send().expect_header("etag").to_owned();
+        assert!(
+            etag.starts_with('"') && etag.ends_with('"'),
+            "not a strong entity tag: {etag}"
+        );
+        for matching in [
+            format!("W/{etag}"),
+            format!("\"other\", {etag}"),
+            format!("{etag},\"other\""),
+            format!("W/\"a,b\" ,W/{etag} , \"c\""),
+        ] {
+            stream
+                .get("")
+                .header("If-None-Match", &matching)
+                .send()
+                .expect(304);
+        }
+        for other in ["\"other\"", "W/\"other\"", &etag[1..], "", ",", "\""] {
+            stream
+                .get("")
+                .header("If-None-Match", other)
+                .send()
+                .expect(200)
+                .expect_body("abc");
+        }
+    }
+}
+
+/// Base 5.6: an entity tag stands for one range.
+fn etag_varies_with_the_range(server: &Server) {
+    for surface in SURFACES {
+        let stream = Stream::with_body(server, surface, TEXT, "aaaa");
+        let queries = [
+            "offset=0",
+            "offset=1",
+            "offset=4",
+            "offset=0&max_bytes=1",
+            "offset=0&max_bytes=2",
+        ];
+        let mut etags: Vec<String> = queries
+            .iter()
+            .map(|query| {
+                stream
+                    .get(query)
+                    .send()
+                    .expect(200)
+                    .expect_header("etag")
+                    .to_owned()
+            })
+            .collect();
+        etags.sort();
+        etags.dedup();
+        assert_eq!(
+            etags.len(),
+            queries.len(),
+            "two ranges share a tag: {etags:?}"
+        );
+    }
+}
+
+/// Base 10.1: new data changes the tag, so an old one gets the new answer.
+fn etag_varies_with_the_data(server: &Server) {
+    for surface in SURFACES {
+        let stream = Stream::with_body(server, surface, TEXT, "abc");
+        let etag = stream.get("").send().expect_header("etag").to_owned();
+        stream.append(TEXT, "d");
+        stream
+            .get("")
+            .header("If-None-Match", &etag)
+            .send()
+            .expect(200)
+            .expect_body("abcd");
+    }
+}
+
+/// Base 10.1, ETag and Stream Closure: closure without data changes it.
+fn etag_varies_with_closure(server: &Server) {
+    for surface in SURFACES {
+        let stream = Stream::with_body(server, surface, TEXT, "abc");
+        for query in ["", "offset=3"] {
+            let open = Stream::with_body(server, surface, TEXT, "abc");
+            let etag = open.get(query).send().expect_header("etag").to_owned();
+            open.close();
+            let answer = open
+                .get(query)
+                .header("If-None-Match", &etag)
+                .send()
+                .expect(200);
+            answer.expect_field("stream-closed", "true");
+        }
+        stream.close();
+    }
+}
+
+/// Decisions, Tokens: the incarnation changes it, whatever the bytes.
+fn etag_varies_with_the_incarnation(server: &Server) {
+    for surface in SURFACES {
+        let stream = Stream::with_body(server, surface, TEXT, "abc");
+        let etag = stream.get("").send().expect_header("etag").to_owned();
+        stream.delete().send().expect(204);
+        stream
+            .put()
+            .header("Content-Type", TEXT)
+            .body("xyz")
+            .send()
+            .expect(201);
+        stream
+            .get("")
+            .header("If-None-Match", &etag)
+            .send()
+            .expect(200)
+            .expect_body("xyz");
+    }
+}
+
+/// Decisions, Tokens: a chunk that was the tail and no longer is has another tag, since the old
+/// answer said up to date.
+fn a_full_chunk_that_stops_being_the_tail_changes_its_etag(server: &Server) {
+    for surface in SURFACES {
+        let stream = Stream::with_body(server, surface, TEXT, "abc");
+        let read = stream.get("offset=0&max_bytes=3");
+        let tail = read
+            .send()
+            .expect(200)
+            .expect_field("stream-up-to-date", "true");
+        stream.append(TEXT, "d");
+        let cached = read
+            .header("If-None-Match", tail.expect_header("etag"))
+            .send()
+            .expect(200);
+        let cached = cached
+            .expect_body("abc")
+            .expect_no_field("stream-up-to-date");
+        assert_eq!(cached.next_offset(), offset(3));
+    }
+}
+
+/// RFC 9110 8.8.3: two representations do not share a strong tag. A JSON stream's views differ.
+fn etag_differs_between_views(server: &Server) {
+    let bucket = Stream::with_body(server, Surface::Bucket, JSON, "[1,2]");
+    let base = bucket.on(Surface::Base);
+    let tag = |stream: &Stream<'_>| {
+        stream
+            .get("")
+            .send()
+            .expect(200)
+            .expect_header("etag")
+            .to_owned()
+    };
+    // The URLs differ too, so this is about clients that compare tags across them.
+    assert_ne!(bucket.get("").send().body, base.get("").send().body);
+    assert_ne!(tag(&bucket), tag(&base));
+}
+
+/// Decisions, Two surfaces: as the base protocol says, with `Vary: Stream-Incarnation`.
+fn base_catch_up_is_cacheable(server: &Server) {
+    let stream = Stream::with_body(server, Surface::Base, OCTETS, "abc");
+    let answer = stream.get("offset=0").send().expect(200);
+    let directives = answer.expect_header("cache-control");
+    assert!(directives.contains("max-age=60"), "{answer}");
+    assert!(
+        directives.contains("stale-while-revalidate=300"),
+        "{answer}"
+    );
+    let vary = answer.expect_header("vary").to_ascii_lowercase();
+    assert!(
+        vary.split(',')
+            .any(|name| name.trim() == "stream-incarnation"),
+        "{answer}"
+    );
+}
+
+/// Decisions, Two surfaces: `no-store`, and bootstrap and snapshots likewise.
+fn bucket_catch_up_is_not_stored(server: &Server) {
+    let stream = Stream::with_body(server, Surface::Bucket, OCTETS, "abc");
+    stream
+        .get("offset=0")
+        .send()
+        .expect(200)
+        .expect_field("cache-control", "no-store");
+    stream
+        .request("GET", "/bootstrap")
+        .send()
+        .expect(200)
+        .expect_field("cache-control", "no-store");
+}
