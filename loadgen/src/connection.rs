@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 
-use crate::histogram::ErrorKind;
+use crate::error::ErrorKind;
 use crate::http::{Parser, Sink};
 
 /// Reads from one socket before others get their turn.

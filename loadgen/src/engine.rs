@@ -21,18 +21,20 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Barrier, OnceLock};
-use std::time::Instant;
 
 use hdrhistogram::Histogram;
+use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll;
 use rustix::fd::OwnedFd;
 use rustix::time::ClockId;
 
+use crate::client::{Client, Clock, Evidence, Times, Turn};
 use crate::connection::{Connection, Received};
-use crate::histogram::{ErrorKind, Errors, Tally, Window};
+use crate::error::{ErrorKind, Errors};
+use crate::histogram::{Tally, Window};
 use crate::http::{Head, Sink};
-use crate::verify::{Seen, Written};
+use crate::pace::{Pace, Timing};
 
 /// Bytes one thread reads at a time.
 const SCRATCH_BYTES: usize = 256 * 1024;
@@ -48,128 +50,6 @@ const READY_NS_MAX: u64 = 10_000_000_000;
 const LEAD_NS: u64 = 5_000_000;
 /// While followers are drained, how often they are asked whether they are done.
 const SETTLE_NS: u64 = 10_000_000;
-
-/// The run's clock: nanoseconds since the process set it up.
-#[derive(Clone, Copy, Debug)]
-pub struct Clock(Instant);
-
-impl Clock {
-    /// A clock that starts now.
-    pub fn start() -> Clock {
-        Clock(Instant::now())
-    }
-
-    /// Nanoseconds since its start.
-    #[inline]
-    pub fn now(&self) -> u64 {
-        self.0.elapsed().as_nanos() as u64
-    }
-}
-
-/// What a client does when it is its turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
-    /// It rendered a request.
-    Send,
-    /// It has nothing to ask now; ask again after so many nanoseconds.
-    Wait(u64),
-    /// It is done for good.
-    Finished,
-}
-
-/// The times of one request, in nanoseconds of the run's clock.
-#[derive(Clone, Copy, Debug)]
-pub struct Times {
-    /// When it was meant to be sent.
-    pub intended: u64,
-    /// When its answer was complete.
-    pub done: u64,
-}
-
-/// What clients know at the end of a run.
-#[derive(Debug, Default)]
-pub struct Evidence {
-    /// Lanes, by their writers.
-    pub written: Vec<Written>,
-    /// Streams, by their readers.
-    pub seen: Vec<Seen>,
-    /// Acknowledged messages that live readers were still waiting for.
-    pub undelivered: u64,
-}
-
-/// What one connection asks and what it makes of the answers.
-pub trait Client: Send {
-    /// Renders the next request into `out`, which is empty. `intended` is when it is meant to be sent.
-    fn request(&mut self, intended: u64, out: &mut Vec<u8>) -> Turn;
-    /// The head of the answer.
-    fn head(&mut self, head: &Head<'_, '_>, tally: &mut Tally);
-    /// The next bytes of its body. `clock` is for those who measure single messages.
-    fn body(&mut self, bytes: &[u8], clock: &Clock, tally: &mut Tally);
-    /// The answer is complete.
-    fn done(&mut self, times: Times, tally: &mut Tally);
-    /// The answer will not come; the engine has counted the error.
-    fn failed(&mut self);
-    /// Whether this is a live reader, which starts before the window and ends after it.
-    fn follows(&self) -> bool {
-        false
-    }
-    /// Whether its first answer begins at once, so that the run can wait for it before it starts.
-    fn answered_before_start(&self) -> bool {
-        false
-    }
-    /// Whether a follower has seen all there is.
-    fn settled(&self) -> bool {
-        true
-    }
-    /// Whether the current request may take as long as it likes.
-    fn patient(&self) -> bool {
-        false
-    }
-    /// What it knows at the end.
-    fn evidence(&mut self, evidence: &mut Evidence);
-}
-
-/// When a slot asks.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Pace {
-    /// Again as soon as it is answered.
-    Closed,
-    /// At fixed times.
-    Every {
-        /// Nanoseconds between them.
-        interval_ns: f64,
-        /// Nanoseconds from the start to the first.
-        phase_ns: f64,
-    },
-}
-
-/// The lengths of a run's phases, in nanoseconds.
-#[derive(Clone, Copy, Debug)]
-pub struct Timing {
-    /// Before measurement.
-    pub warmup: u64,
-    /// Of measurement; `u64::MAX` for runs that end when their clients finish.
-    pub duration: u64,
-    /// After it.
-    pub drain: u64,
-    /// Of one interval of the report.
-    pub interval: u64,
-}
-
-impl Timing {
-    /// The window of a run that starts at `start`.
-    pub fn window(&self, start: u64) -> Window {
-        let measured = start.saturating_add(self.warmup);
-        let end = measured.saturating_add(self.duration);
-        Window {
-            start,
-            measured,
-            end,
-            drained: end.saturating_add(self.drain),
-            interval: self.interval,
-        }
-    }
-}
 
 /// What all threads of one run share.
 #[derive(Debug)]
@@ -257,6 +137,8 @@ struct Engine<'s> {
     slots: Vec<Slot>,
     due: BinaryHeap<Reverse<(u64, u32)>>,
     again: Vec<u32>,
+    again_now: Vec<u32>,
+    events: Vec<epoll::Event>,
     scratch: Box<[u8]>,
     window: Window,
     tally: Tally,
@@ -305,29 +187,10 @@ impl Slot {
         }
     }
 
-    fn tick_time(&self, start: u64) -> u64 {
-        match self.pace {
-            Pace::Closed => start,
-            Pace::Every {
-                interval_ns,
-                phase_ns,
-            } => start.saturating_add((phase_ns + interval_ns * self.tick as f64) as u64),
-        }
-    }
-
-    /// Ticks in `[from, to)` that have not been sent.
-    fn ticks_left(&self, start: u64, from: u64, to: u64) -> u64 {
-        let Pace::Every {
-            interval_ns,
-            phase_ns,
-        } = self.pace
-        else {
-            return 0;
-        };
-        let before =
-            |time: u64| ((time.saturating_sub(start)) as f64 - phase_ns).max(0.0) / interval_ns;
-        let first = (before(from).ceil() as u64).max(self.tick);
-        (before(to).ceil() as u64).saturating_sub(first)
+    /// Ticks inside the window that have not been sent.
+    fn due_between(&self, window: Window) -> u64 {
+        self.pace
+            .due_between(window.start, self.tick, window.measured, window.end)
     }
 }
 
@@ -339,6 +202,8 @@ impl<'s> Engine<'s> {
             slots: plans.into_iter().map(Slot::new).collect(),
             due: BinaryHeap::new(),
             again: Vec::new(),
+            again_now: Vec::new(),
+            events: Vec::with_capacity(EVENTS_MAX),
             scratch: vec![0; SCRATCH_BYTES].into_boxed_slice(),
             window: shared.timing.window(u64::MAX),
             tally,
@@ -372,14 +237,10 @@ impl<'s> Engine<'s> {
         let window = self.shared.timing.window(start);
         self.window = window;
         self.tally.begin(window);
-        let planned = self
-            .slots
-            .iter()
-            .map(|slot| slot.ticks_left(start, window.measured, window.end))
-            .sum();
+        let planned = self.slots.iter().map(|slot| slot.due_between(window)).sum();
         for index in 0..self.slots.len() {
             if !self.slots[index].client.follows() {
-                let first = self.slots[index].tick_time(start);
+                let first = self.slots[index].pace.due(start, 0);
                 self.due.push(Reverse((first, index as u32)));
             }
         }
@@ -427,7 +288,7 @@ impl<'s> Engine<'s> {
                 slot.tick += 1;
             }
             if !slot.finished {
-                unsent += slot.ticks_left(self.window.start, self.window.measured, self.window.end);
+                unsent += slot.due_between(self.window);
             }
             slot.client.evidence(&mut evidence);
         }
@@ -465,21 +326,21 @@ impl<'s> Engine<'s> {
             tv_sec: (left / 1_000_000_000) as i64,
             tv_nsec: (left % 1_000_000_000) as _,
         };
-        let empty = epoll::Event {
-            flags: epoll::EventFlags::empty(),
-            data: epoll::EventData::new_u64(0),
-        };
-        let mut events = [empty; EVENTS_MAX];
-        let count = match epoll::wait(&self.epoll, &mut events, Some(&timeout)) {
-            Ok(count) => count,
-            Err(rustix::io::Errno::INTR) => 0,
+        self.events.clear();
+        match epoll::wait(
+            &self.epoll,
+            spare_capacity(&mut self.events),
+            Some(&timeout),
+        ) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
-        };
-        for event in &events[..count] {
-            let index = event.data.u64() as usize;
-            self.ready(index, event.flags);
         }
-        for index in std::mem::take(&mut self.again) {
+        for at in 0..self.events.len() {
+            let epoll::Event { data, flags } = self.events[at];
+            self.ready(data.u64() as usize, flags);
+        }
+        std::mem::swap(&mut self.again, &mut self.again_now);
+        while let Some(index) = self.again_now.pop() {
             self.receive(index as usize);
         }
         let now = self.shared.clock.now();
@@ -621,7 +482,7 @@ impl<'s> Engine<'s> {
             Pace::Closed => now.saturating_add(pause),
             Pace::Every { .. } => {
                 slot.tick += 1;
-                slot.tick_time(self.window.start)
+                slot.pace.due(self.window.start, slot.tick)
             }
         };
         if at <= now && pause == 0 {

@@ -1,4 +1,4 @@
-//! Counting: what one thread tallies, and how the threads' tallies become one run.
+//! Counting: what one thread tallies.
 //!
 //! Latencies go into HDR histograms with three significant digits (an error of at most 0.1 %), from 1 µs to 10 minutes, in
 //! nanoseconds. A latency belongs to the measurement if its request was *meant* to start inside the window; throughput counts
@@ -8,11 +8,12 @@
 //! Each thread sends its histograms to the collector once an interval and keeps nothing shared, so that recording one request
 //! costs an array increment.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
-use std::time::Duration;
+use std::sync::mpsc::Sender;
 
 use hdrhistogram::Histogram;
 
+use crate::collect::Sample;
+use crate::error::{ErrorKind, Errors};
 use crate::verify::Fault;
 
 /// Latencies below are recorded as this, in nanoseconds.
@@ -78,73 +79,6 @@ impl Op {
     }
 }
 
-/// Everything that can go wrong with one request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ErrorKind {
-    /// No connection.
-    Connect,
-    /// The connection broke while an answer was due.
-    Broken,
-    /// No answer within the time limit.
-    Timeout,
-    /// Bytes that are no HTTP answer.
-    Malformed,
-    /// Bytes nobody asked for.
-    Unasked,
-    /// An answer with this status where another was due.
-    Status(u16),
-    /// An acknowledged message that had not reached a live reader when the drain ended.
-    Undelivered,
-    /// A broken promise found by verification.
-    Fault(Fault),
-}
-
-impl ErrorKind {
-    /// The name used in reports.
-    pub fn name(self) -> String {
-        match self {
-            ErrorKind::Connect => "connect".into(),
-            ErrorKind::Broken => "connection_broken".into(),
-            ErrorKind::Timeout => "timeout".into(),
-            ErrorKind::Malformed => "malformed_answer".into(),
-            ErrorKind::Unasked => "unasked_bytes".into(),
-            ErrorKind::Undelivered => "undelivered".into(),
-            ErrorKind::Status(status) => format!("status_{status}"),
-            ErrorKind::Fault(fault) => format!("fault_{}", fault.name()),
-        }
-    }
-}
-
-/// Counts of errors by kind. Errors are rare, so a short list is enough.
-#[derive(Clone, Debug, Default)]
-pub struct Errors(Vec<(ErrorKind, u64)>);
-
-impl Errors {
-    /// Adds `count` errors of a kind.
-    pub fn add(&mut self, kind: ErrorKind, count: u64) {
-        match self.0.iter_mut().find(|entry| entry.0 == kind) {
-            Some(entry) => entry.1 += count,
-            None => self.0.push((kind, count)),
-        }
-    }
-
-    /// Each kind that occurred, with its count.
-    pub fn iter(&self) -> impl Iterator<Item = (ErrorKind, u64)> + '_ {
-        self.0.iter().copied()
-    }
-
-    /// All errors.
-    pub fn total(&self) -> u64 {
-        self.0.iter().map(|entry| entry.1).sum()
-    }
-
-    /// Errors that verification found.
-    pub fn faults(&self) -> u64 {
-        let fault = |entry: &&(ErrorKind, u64)| matches!(entry.0, ErrorKind::Fault(_));
-        self.0.iter().filter(fault).map(|entry| entry.1).sum()
-    }
-}
-
 /// The measurement window, in nanoseconds of the run's clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
@@ -205,19 +139,6 @@ impl Measured {
 pub fn new_histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(LATENCY_NS_MIN, LATENCY_NS_MAX, SIGNIFICANT_DIGITS)
         .expect("constant bounds are valid")
-}
-
-/// One thread's counts of one interval.
-#[derive(Debug)]
-pub struct Sample {
-    /// Number of the interval, from the start of measurement.
-    pub interval: usize,
-    /// Counts by operation.
-    pub ops: Vec<(Op, Measured)>,
-    /// Errors so far of this thread, for display.
-    pub errors: u64,
-    /// The thread that sent it.
-    pub thread: usize,
 }
 
 /// One thread's counts.
@@ -350,76 +271,14 @@ impl Tally {
     }
 }
 
-/// One interval of the run, all threads together.
-#[derive(Clone, Debug, Default)]
-pub struct Interval {
-    /// Counts by operation.
-    pub ops: Vec<(Op, Measured)>,
-}
-
-/// All intervals of the run, and their sum.
-#[derive(Clone, Debug, Default)]
-pub struct Collected {
-    /// By number.
-    pub intervals: Vec<Interval>,
-    /// Over all of them.
-    pub totals: Vec<(Op, Measured)>,
-}
-
-impl Collected {
-    /// The total of one operation.
-    pub fn total(&self, op: Op) -> Option<&Measured> {
-        self.totals
-            .iter()
-            .find(|entry| entry.0 == op)
-            .map(|entry| &entry.1)
-    }
-
-    fn add(&mut self, sample: &Sample) {
-        for (op, measured) in &sample.ops {
-            while self.intervals.len() <= sample.interval {
-                self.intervals.push(Interval::default());
-            }
-            merge_into(&mut self.intervals[sample.interval].ops, *op, measured);
-            merge_into(&mut self.totals, *op, measured);
-        }
-    }
-}
-
-/// Receives samples until every thread has gone; calls `on_sample` with each and at least every `tick`.
-pub fn collect(
-    from: &Receiver<Sample>,
-    tick: Duration,
-    mut on_sample: impl FnMut(Option<&Sample>),
-) -> Collected {
-    let mut collected = Collected::default();
-    loop {
-        match from.recv_timeout(tick) {
-            Ok(sample) => {
-                collected.add(&sample);
-                on_sample(Some(&sample));
-            }
-            Err(RecvTimeoutError::Timeout) => on_sample(None),
-            Err(RecvTimeoutError::Disconnected) => break,
-        }
-    }
-    collected.totals.sort_by_key(|entry| entry.0 as usize);
-    collected
-}
-
-fn merge_into(ops: &mut Vec<(Op, Measured)>, op: Op, measured: &Measured) {
-    match ops.iter_mut().find(|entry| entry.0 == op) {
-        Some(entry) => entry.1.merge(measured),
-        None => ops.push((op, measured.clone())),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
     use std::time::Duration;
 
-    use super::{ErrorKind, Op, Tally, Window, collect};
+    use super::{Op, Tally, Window};
+    use crate::collect::collect;
+    use crate::error::ErrorKind;
 
     const MS: u64 = 1_000_000;
 

@@ -24,12 +24,17 @@
 //! messages to many streams, more streams than connections, enough concurrency for group commit to matter.
 
 pub mod args;
+pub mod client;
+pub mod collect;
 pub mod connection;
 pub mod engine;
+pub mod error;
 pub mod histogram;
 pub mod http;
+pub mod judge;
 pub mod machine;
 pub mod multipart;
+pub mod pace;
 pub mod phase;
 pub mod plan;
 pub mod record;

@@ -79,6 +79,51 @@ pub fn process_cpu_s(pid: u32) -> Option<f64> {
     Some((user + system) as f64 / ticks as f64)
 }
 
+/// CPU time of the server process over the measurement, as near to its ends as the collector looks.
+#[derive(Debug)]
+pub struct CpuSampler {
+    pid: Option<u32>,
+    first: Option<(u64, f64)>,
+    last: Option<(u64, f64)>,
+}
+
+impl CpuSampler {
+    /// For this process, if there is one to look at.
+    pub fn new(pid: Option<u32>) -> CpuSampler {
+        CpuSampler {
+            pid,
+            first: None,
+            last: None,
+        }
+    }
+
+    /// To be called often: takes a sample at the first call after `from` and at the first after `to`.
+    pub fn look(&mut self, now: u64, from: u64, to: u64) {
+        let Some(pid) = self.pid else {
+            return;
+        };
+        let due = if self.first.is_none() {
+            now >= from
+        } else {
+            self.last.is_none() && now >= to
+        };
+        if due && let Some(cpu_s) = process_cpu_s(pid) {
+            let slot = if self.first.is_none() {
+                &mut self.first
+            } else {
+                &mut self.last
+            };
+            *slot = Some((now, cpu_s));
+        }
+    }
+
+    /// Cores used between the samples; none without both.
+    pub fn cores(&self) -> Option<f64> {
+        let (first, last) = (self.first?, self.last?);
+        Some((last.1 - first.1) / ((last.0 - first.0).max(1) as f64 / 1e9))
+    }
+}
+
 fn field(path: &str, name: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let line = text.lines().find(|line| line.starts_with(name))?;

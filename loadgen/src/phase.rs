@@ -8,8 +8,12 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use crate::engine::{self, Clock, Evidence, Shared, SlotPlan, Timing};
-use crate::histogram::{self, Collected, Errors, Sample, Tally, Window};
+use crate::client::{Clock, Evidence};
+use crate::collect::{self, Collected, Sample};
+use crate::engine::{self, Shared, SlotPlan};
+use crate::error::Errors;
+use crate::histogram::{self, Tally, Window};
+use crate::pace::Timing;
 
 /// How often the collector looks up when nothing arrives.
 const TICK: Duration = Duration::from_millis(50);
@@ -96,7 +100,7 @@ pub fn run(
             })
             .collect();
         drop(to);
-        let collected = histogram::collect(&from, TICK, |sample| {
+        let collected = collect::collect(&from, TICK, |sample| {
             on_sample(sample, shared.start.get().copied())
         });
         let results: io::Result<Vec<_>> = workers

@@ -1,20 +1,23 @@
 //! From what was typed to a finished run: create, fill, measure, read back, judge.
 //!
-//! A run is *valid* only if its figures mean what they seem to: every stream was created, the schedule was kept (at least 99 % of
-//! the planned requests completed inside the window), at most 1 % of requests failed, nothing that was read broke a promise, and
-//! the generator itself was not late. Everything short of that is named in the report, and the exit status says so.
+//! Nothing is judged here (`judge`) and nothing measured (`phase`, `engine`); this is the order of things.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::sched_getaffinity;
 
 use crate::args::{RunArgs, Workload};
-use crate::engine::{Client, Clock, Evidence, Pace, SlotPlan, Timing};
-use crate::histogram::{ErrorKind, Errors, Op};
-use crate::machine::{self, Machine};
+use crate::client::{Client, Clock, Evidence};
+use crate::engine::SlotPlan;
+use crate::error::{ErrorKind, Errors};
+use crate::histogram::Op;
+use crate::judge::{Facts, judge};
+use crate::machine::{self, CpuSampler, Machine};
+use crate::pace::{Pace, Timing};
 use crate::phase::{self, PhaseOptions, PhaseResult};
 use crate::record;
 use crate::report::{self, Parameters, Report, Server, Verification, json, progress::Progress};
@@ -22,14 +25,6 @@ use crate::target::Target;
 use crate::verify::{self, Ledger};
 use crate::workload::{self, Role, World, create::Create, read::CatchUp};
 
-/// Completed over planned below which the rate was not kept.
-const RATE_KEPT_MIN: f64 = 0.99;
-/// Errors over requests above which a run is not valid.
-const ERROR_SHARE_MAX: f64 = 0.01;
-/// Own lateness (p99) above which a fixed-rate run is not valid, in microseconds.
-const LAG_US_MAX: f64 = 10_000.0;
-/// Share of a core above which a load thread counts as saturated.
-const CPU_SHARE_FULL: f64 = 0.95;
 /// Connections that set up and read back.
 const SETUP_CONNECTIONS_MAX: u32 = 64;
 const FOREVER: u64 = u64::MAX;
@@ -74,7 +69,6 @@ struct Run<'a> {
     evidence: Evidence,
     verified: u64,
     invalid: Vec<String>,
-    warnings: Vec<String>,
 }
 
 impl<'a> Run<'a> {
@@ -101,6 +95,7 @@ impl<'a> Run<'a> {
             )));
         }
         check_cpus(&args.cpus)?;
+        allow_many_connections();
         let clock = Clock::start();
         let interval =
             (args.duration / 60).clamp(Duration::from_millis(100), Duration::from_secs(1));
@@ -140,7 +135,6 @@ impl<'a> Run<'a> {
             evidence: Evidence::default(),
             verified: 0,
             invalid: Vec::new(),
-            warnings: Vec::new(),
         })
     }
 
@@ -181,7 +175,7 @@ impl<'a> Run<'a> {
         let result = self.unmeasured(slots)?;
         if result.errors.total() > 0 {
             self.invalid
-                .push(format!("{name}: {}", describe(&result.errors)));
+                .push(format!("{name}: {}", result.errors.describe()));
         }
         self.keep(result);
         Ok(())
@@ -277,10 +271,6 @@ impl<'a> Run<'a> {
         if evidence.undelivered > 0 {
             self.errors
                 .add(ErrorKind::Undelivered, evidence.undelivered);
-            let count = evidence.undelivered;
-            self.invalid.push(format!(
-                "{count} deliveries of acknowledged messages were still due when the drain ended"
-            ));
         }
         let errors = &mut self.errors;
         verify::reconcile(
@@ -302,7 +292,8 @@ impl<'a> Run<'a> {
                 json::operation(*op, &measured.collected, measured_s, interval, self.started)
             })
             .collect();
-        self.judge(&measured);
+        let verdict = judge(&self.facts(&measured, evidence.undelivered));
+        self.invalid.extend(verdict.invalid);
         let main = operations
             .iter()
             .find(|operation| operation.name == Op::Delivery.name())
@@ -352,7 +343,37 @@ impl<'a> Run<'a> {
                 cpu_us_per_operation: cpu_cores * measured_s * 1e6 / main_completed,
             }),
             invalid_because: self.invalid,
-            warnings: self.warnings,
+            warnings: verdict.warnings,
+        }
+    }
+
+    fn facts<'r>(&'r self, measured: &'r PhaseResult, undelivered: u64) -> Facts<'r> {
+        let completed = |wanted: &dyn Fn(Op) -> bool| -> u64 {
+            let totals = measured
+                .collected
+                .totals
+                .iter()
+                .filter(|(op, _)| wanted(*op));
+            totals.map(|(_, counts)| counts.completed).sum()
+        };
+        let requests = completed(&|op| !matches!(op, Op::WholeRead | Op::Delivery));
+        let only_writers = matches!(
+            self.workload,
+            Workload::Tail(_) | Workload::LongPoll(_) | Workload::Mixed(_)
+        );
+        Facts {
+            requests,
+            paced: if only_writers {
+                completed(&|op| op == Op::Append)
+            } else {
+                requests
+            },
+            planned: measured.planned,
+            errors: &self.errors,
+            measured_errors: &measured.errors,
+            undelivered,
+            lag_us: json::percentiles(&measured.lag).p99,
+            cpu_shares: &measured.cpu_shares,
         }
     }
 
@@ -379,64 +400,6 @@ impl<'a> Run<'a> {
             cpus: args.cpus.clone(),
             churn: args.churn,
             seed: self.world.seed,
-        }
-    }
-
-    fn judge(&mut self, measured: &PhaseResult) {
-        let requests: u64 = measured
-            .collected
-            .totals
-            .iter()
-            .filter(|(op, _)| !matches!(op, Op::WholeRead | Op::Delivery))
-            .map(|(_, counts)| counts.completed)
-            .sum();
-        if requests == 0 {
-            self.invalid
-                .push("no request completed during the measurement".into());
-        }
-        if self.errors.faults() > 0 {
-            self.invalid
-                .push(format!("broken promises: {}", describe(&self.errors)));
-        }
-        let failed = measured.errors.total() - measured.errors.faults();
-        if failed as f64 > ERROR_SHARE_MAX * (requests + failed) as f64 {
-            self.invalid
-                .push(format!("{failed} errors beside {requests} requests"));
-        } else if failed > 0 {
-            self.warnings
-                .push(format!("{failed} errors beside {requests} requests"));
-        }
-        if measured.planned > 0 {
-            let paced = match self.workload {
-                Workload::Tail(_) | Workload::LongPoll(_) | Workload::Mixed(_) => measured
-                    .collected
-                    .total(Op::Append)
-                    .map_or(0, |counts| counts.completed),
-                _ => requests,
-            };
-            let kept = paced as f64 / measured.planned as f64;
-            if kept < RATE_KEPT_MIN {
-                let planned = measured.planned;
-                self.invalid.push(format!(
-                    "the rate was not kept: {paced} of {planned} planned requests completed in time ({:.1} %)",
-                    kept * 100.0
-                ));
-            }
-            let lag_us = json::percentiles(&measured.lag).p99;
-            if lag_us > LAG_US_MAX {
-                self.invalid.push(format!(
-                    "the generator itself was late: p99 {:.1} ms",
-                    lag_us / 1e3
-                ));
-            }
-        }
-        for (thread, share) in measured.cpu_shares.iter().enumerate() {
-            if *share > CPU_SHARE_FULL {
-                self.warnings.push(format!(
-                    "load thread {thread} used {:.0} % of its core: figures may show the generator's limit, not the server's",
-                    share * 100.0
-                ));
-            }
         }
     }
 }
@@ -481,55 +444,18 @@ fn check_cpus(cpus: &[usize]) -> Result<(), RunError> {
     }
 }
 
-fn describe(errors: &Errors) -> String {
-    let list: Vec<String> = errors
-        .iter()
-        .map(|(kind, count)| format!("{count} {}", kind.name()))
-        .collect();
-    list.join(", ")
+/// Raises the limit on open files as far as it goes; where that is too low, connections fail and are counted.
+fn allow_many_connections() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            maximum: limit.maximum,
+        },
+    );
 }
 
 fn boxed(client: impl Client + 'static) -> Box<dyn Client> {
     Box::new(client)
-}
-
-/// CPU time of the server process over the measurement, as near to its ends as the collector looks.
-struct CpuSampler {
-    pid: Option<u32>,
-    first: Option<(u64, f64)>,
-    last: Option<(u64, f64)>,
-}
-
-impl CpuSampler {
-    fn new(pid: Option<u32>) -> CpuSampler {
-        CpuSampler {
-            pid,
-            first: None,
-            last: None,
-        }
-    }
-
-    fn look(&mut self, now: u64, from: u64, to: u64) {
-        let Some(pid) = self.pid else {
-            return;
-        };
-        let due = if self.first.is_none() {
-            now >= from
-        } else {
-            self.last.is_none() && now >= to
-        };
-        if due && let Some(cpu_s) = machine::process_cpu_s(pid) {
-            let slot = if self.first.is_none() {
-                &mut self.first
-            } else {
-                &mut self.last
-            };
-            *slot = Some((now, cpu_s));
-        }
-    }
-
-    fn cores(&self) -> Option<f64> {
-        let (first, last) = (self.first?, self.last?);
-        Some((last.1 - first.1) / ((last.0 - first.0).max(1) as f64 / 1e9))
-    }
 }

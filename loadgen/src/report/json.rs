@@ -12,7 +12,8 @@ use hdrhistogram::serialization::interval_log::IntervalLogWriterBuilder;
 use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
 
 use super::{IntervalPoint, Operation, Percentiles, Report};
-use crate::histogram::{Collected, Measured, Op};
+use crate::collect::Collected;
+use crate::histogram::{Measured, Op};
 
 /// Writes a value as JSON.
 pub fn write(path: &Path, value: &impl serde::Serialize) -> io::Result<()> {

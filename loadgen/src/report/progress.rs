@@ -5,7 +5,8 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::table::number;
-use crate::histogram::{Measured, Op, Sample};
+use crate::collect::Sample;
+use crate::histogram::{Measured, Op};
 
 /// A bar over the time of one phase. Draws nothing where standard error is no terminal.
 #[derive(Debug)]

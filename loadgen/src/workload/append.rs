@@ -8,8 +8,9 @@ use std::sync::Arc;
 use super::lane::Lane;
 use super::{Role, World};
 use crate::args::RunArgs;
-use crate::engine::{Client, Clock, Evidence, Times, Turn};
-use crate::histogram::{ErrorKind, Op, Tally};
+use crate::client::{Client, Clock, Evidence, Times, Turn};
+use crate::error::ErrorKind;
+use crate::histogram::{Op, Tally};
 use crate::http::Head;
 
 /// Bytes of one append when filling streams, at most (or one message).

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::World;
-use crate::engine::{Client, Clock, Evidence, Times, Turn};
-use crate::histogram::{ErrorKind, Op, Tally};
+use crate::client::{Client, Clock, Evidence, Times, Turn};
+use crate::error::ErrorKind;
+use crate::histogram::{Op, Tally};
 use crate::http::Head;
 
 /// Creates streams.

@@ -16,7 +16,7 @@ pub mod tail;
 use std::sync::Arc;
 
 use crate::args::{RunArgs, Workload};
-use crate::engine::{Client, Clock};
+use crate::client::{Client, Clock};
 use crate::record::Form;
 use crate::target::Target;
 use crate::verify::{Ledger, StreamVerifier};

@@ -13,8 +13,9 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 
 use super::{Role, World};
-use crate::engine::{Client, Clock, Evidence, Times, Turn};
-use crate::histogram::{ErrorKind, Op, Tally};
+use crate::client::{Client, Clock, Evidence, Times, Turn};
+use crate::error::ErrorKind;
+use crate::histogram::{Op, Tally};
 use crate::http::Head;
 use crate::sse::{Event, EventParser};
 use crate::verify::{Fault, StreamVerifier};

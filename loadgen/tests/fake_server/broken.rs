@@ -19,6 +19,13 @@ const LONG_POLL: &str =
     "long-poll --streams 1 --connections 1 --subscribers 3 --rate 200 --duration 500ms";
 const MIXED: &str = "mixed --streams 2 --connections 2 --subscribers 2 --pollers 2 --readers 1 --rate 100 --duration 500ms";
 
+const BOOTSTRAP: &str =
+    "bootstrap --target thalweg-bucket --streams 2 --connections 2 --messages 400 --duration 300ms";
+const SNAPSHOT: &str =
+    "snapshot --target thalweg-bucket --streams 2 --connections 2 --duration 300ms";
+const PARTS: &str =
+    "snapshot --target thalweg-bucket --streams 2 --connections 2 --parts 3 --duration 300ms";
+
 /// Runs, and demands that the run is not valid and this error is among those found.
 fn must_find(wrong: Wrong, line: &str, error: &str) -> Report {
     let report = run(wrong, line);
@@ -33,7 +40,9 @@ fn must_find(wrong: Wrong, line: &str, error: &str) -> Report {
 
 #[test]
 fn an_honest_server_is_found_honest() {
-    for line in [APPEND, READ, TAIL, LONG_POLL, MIXED] {
+    for line in [
+        APPEND, READ, TAIL, LONG_POLL, MIXED, BOOTSTRAP, SNAPSHOT, PARTS,
+    ] {
         let report = run(Wrong::Nothing, line);
         assert!(report.errors.is_empty(), "{line}: {:?}", report.errors);
         assert!(
@@ -78,7 +87,7 @@ fn false_claims_to_be_up_to_date() {
 
 #[test]
 fn offsets_that_do_not_continue() {
-    must_find(Wrong::WrongOffset, READ, "fault_wrong_offset");
+    must_find(Wrong::SkewsOffset, READ, "fault_wrong_offset");
 }
 
 #[test]
@@ -87,6 +96,18 @@ fn live_readers_notice_too() {
     must_find(Wrong::SseDuplicates, TAIL, "fault_duplicate");
     must_find(Wrong::SseNoControl, TAIL, "fault_missing_control");
     must_find(Wrong::Duplicates, LONG_POLL, "fault_duplicate");
+}
+
+#[test]
+fn snapshots_and_bootstraps() {
+    must_find(Wrong::AltersSnapshot, SNAPSHOT, "fault_wrong_snapshot");
+    must_find(Wrong::AltersSnapshot, PARTS, "fault_wrong_snapshot");
+    must_find(Wrong::BootstrapSkips, BOOTSTRAP, "fault_wrong_offset");
+    must_find(
+        Wrong::BootstrapFalseUpToDate,
+        BOOTSTRAP,
+        "fault_false_up_to_date",
+    );
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod broken;
 mod coordinated_omission;
 mod server;
+mod snapshots;
 
 use clap::Parser;
 

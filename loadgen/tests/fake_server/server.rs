@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+use crate::snapshots::{self, Extras};
+
 /// What is wrong with the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrong {
@@ -38,13 +40,19 @@ pub enum Wrong {
     /// Responses never claim to be up to date.
     NeverUpToDate,
     /// `Stream-Next-Offset` is one too high at the tail.
-    WrongOffset,
+    SkewsOffset,
     /// SSE leaves out every 20th event.
     SseDrops,
     /// SSE repeats every 20th event.
     SseDuplicates,
     /// SSE leaves out every 20th control event.
     SseNoControl,
+    /// A snapshot comes back with one byte changed.
+    AltersSnapshot,
+    /// Bootstrap leaves out the first message after the snapshot.
+    BootstrapSkips,
+    /// A bootstrap that stops short claims to be up to date.
+    BootstrapFalseUpToDate,
     /// Every 10th append is refused with 503.
     Refuses,
     /// Every 10th append is answered with nonsense.
@@ -69,21 +77,28 @@ pub enum Wrong {
 
 const CAP: usize = 8 << 20;
 
+/// One stream.
 #[derive(Default)]
-struct Stream {
+pub struct Stream {
     appends: Vec<Vec<u8>>,
     withheld: Option<Vec<u8>>,
+    /// What belongs to the extensions.
+    pub extras: Extras,
 }
 
 impl Stream {
-    fn bytes(&self) -> Vec<u8> {
+    /// All its bytes.
+    pub fn bytes(&self) -> Vec<u8> {
         self.appends.concat()
     }
 }
 
-struct State {
-    wrong: Wrong,
-    streams: Mutex<HashMap<String, Stream>>,
+/// The server.
+pub struct State {
+    /// Its fault.
+    pub wrong: Wrong,
+    /// Its streams by path.
+    pub streams: Mutex<HashMap<String, Stream>>,
     grown: Condvar,
     appends: AtomicU64,
     subscribers: AtomicU64,
@@ -126,20 +141,34 @@ fn serve(state: &State, socket: TcpStream) -> Option<()> {
         let mut words = line.split(' ');
         let (method, target) = (words.next()?.to_owned(), words.next()?.to_owned());
         let mut length = 0usize;
+        let mut headers = HashMap::new();
         loop {
             let mut header = String::new();
             input.read_line(&mut header).ok()?;
-            let header = header.trim_end().to_ascii_lowercase();
+            let header = header.trim_end();
             if header.is_empty() {
                 break;
             }
-            if let Some(value) = header.strip_prefix("content-length:") {
-                length = value.trim().parse().ok()?;
-            }
+            let (name, value) = header.split_once(':')?;
+            headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
+        }
+        if let Some(value) = headers.get("content-length") {
+            length = value.parse().ok()?;
         }
         let mut body = vec![0; length];
         input.read_exact(&mut body).ok()?;
         let (path, query) = target.split_once('?').unwrap_or((&target, ""));
+        if let Some((stream, subresource)) = snapshots::split(path) {
+            let request = snapshots::Request {
+                method: &method,
+                stream,
+                subresource,
+                headers: &headers,
+                body,
+            };
+            snapshots::answer(state, request, &mut output)?;
+            continue;
+        }
         match method.as_str() {
             "PUT" => {
                 state
@@ -227,6 +256,8 @@ fn read(state: &State, path: &str, query: &str, output: &mut TcpStream) -> Optio
     let offset = parameter("offset")?;
     let from = if offset == "-1" {
         0
+    } else if offset == "now" {
+        usize::MAX
     } else {
         offset.parse::<usize>().ok()?
     };
@@ -282,7 +313,7 @@ fn read(state: &State, path: &str, query: &str, output: &mut TcpStream) -> Optio
         Wrong::NeverUpToDate => false,
         _ => at_tail,
     };
-    let next = if state.wrong == Wrong::WrongOffset && at_tail {
+    let next = if state.wrong == Wrong::SkewsOffset && at_tail {
         to + 1
     } else {
         to
