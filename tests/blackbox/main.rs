@@ -41,6 +41,7 @@ mod create;
 mod delete;
 mod errors;
 mod expiry;
+mod fork;
 mod http_framing;
 mod incarnation;
 mod json;
