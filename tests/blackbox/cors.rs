@@ -1,7 +1,7 @@
 //! Browsers: Base 12.7, Decisions "Live reads, lifetimes, browsers".
 
 use crate::common::http::{Request, Response};
-use crate::common::server::Server;
+use crate::common::server::{Options, Server};
 use crate::common::stream::{JSON, SURFACES, Stream, Surface, TEXT};
 
 at_1_and_4_shards![
@@ -250,5 +250,32 @@ fn admin_plane_refuses_foreign_origins_and_hosts(server: &Server) {
             admin.port()
         ));
         connection.read_response("GET").expect(200);
+    }
+}
+
+/// Decisions: an allow-list by setting: other origins get no permission.
+#[test]
+fn origins_can_be_limited() {
+    let server = Options::new(1).flag("cors-allow-origin", ORIGIN).start();
+    let stream = Stream::with_body(&server, Surface::Base, TEXT, "abc");
+    let allowed = stream.get("").header("Origin", ORIGIN).send().expect(200);
+    let allowed = allowed.expect_field("access-control-allow-origin", ORIGIN);
+    // The answer depends on the origin, and caches must know.
+    assert!(
+        names(&allowed, "vary").contains(&"origin".to_owned()),
+        "{allowed}"
+    );
+    for other in [
+        "https://evil.example",
+        "null",
+        "https://app.example.evil",
+        "http://app.example",
+    ] {
+        let answer = stream.get("").header("Origin", other).send();
+        let permission = answer.header("access-control-allow-origin");
+        assert!(
+            permission.is_none() || permission == Some(ORIGIN),
+            "{other}: {answer}"
+        );
     }
 }

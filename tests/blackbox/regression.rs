@@ -97,6 +97,50 @@ fn storage_3_a_deleted_stream_stays_deleted() {
     }
 }
 
+/// Storage case 4: below the reserve of free space writes are refused before they are staged, reads
+/// work, and a producer's retry is applied exactly once when there is space again.
+#[test]
+fn storage_4_a_full_disk_applies_nothing() {
+    let options = Options::new(2);
+    let server = options.clone().start();
+    let stream = Stream::create(&server, Surface::Bucket, OCTETS);
+    let key = stream.key().to_owned();
+    let write = |server: &Server, seq: u64| {
+        let post = Stream::at(server, Surface::Bucket, &key).post();
+        let post = post
+            .header("Content-Type", OCTETS)
+            .header("Producer-Id", "p");
+        post.header("Producer-Epoch", 0)
+            .header("Producer-Seq", seq)
+            .body("12345")
+            .send()
+    };
+    write(&server, 0).expect(200);
+    server.terminate();
+
+    let server = options
+        .clone()
+        .flag("disk-reserve-bytes", 1_u64 << 60)
+        .start();
+    for _ in 0..3 {
+        let refused = write(&server, 1).expect_error(503, ErrorCode::WalDiskPressure);
+        assert!(refused.header("retry-after").is_some(), "{refused}");
+    }
+    assert_eq!(
+        Stream::at(&server, Surface::Bucket, &key).read_all(),
+        b"12345"
+    );
+    server.terminate();
+
+    let server = options.start();
+    write(&server, 1).expect(200);
+    write(&server, 1).expect(204);
+    assert_eq!(
+        Stream::at(&server, Surface::Bucket, &key).read_all(),
+        b"1234512345"
+    );
+}
+
 /// Storage case 5: 8 random bytes after the newest journal file: start succeeds, all streams read.
 #[test]
 fn storage_5_trailing_garbage_is_cut() {
@@ -313,6 +357,29 @@ fn streams_do_not_mix() {
             format!("{number:02}").repeat(20).as_bytes()
         );
     }
+}
+
+/// Design, Memory: live reads are bounded; one more is refused with a reason, and the others go on.
+#[test]
+fn live_reads_beyond_the_limit_are_503() {
+    let server = Options::new(1).flag("live-reads-max", 2).start();
+    let stream = Stream::create(&server, Surface::Base, OCTETS);
+    let mut readers = [stream.sse("-1"), stream.sse("-1")];
+    for events in &mut readers {
+        events.control();
+    }
+    let refused = stream.get("offset=0&live=long-poll").send();
+    let refused = refused.expect_error(503, ErrorCode::LiveReadBackpressure);
+    assert!(refused.header("retry-after").is_some(), "{refused}");
+    stream.append(OCTETS, "x");
+    for events in &mut readers {
+        assert_eq!(events.expect("data").bytes(), b"x");
+    }
+    drop(readers);
+    eventually("the places are free again", || {
+        let answer = stream.get("offset=0&live=long-poll").send();
+        (answer.status == 200).then_some(())
+    });
 }
 
 /// Health for whoever starts it: the admin plane answers while the data plane works.

@@ -88,6 +88,12 @@ impl Options {
     pub fn spawn(&self) -> Process {
         let mut command = Command::new(env!("CARGO_BIN_EXE_thalweg"));
         command.arg("serve").arg("--data-dir").arg(&self.data.path);
+        // Its settings are those of the test, whatever the environment says.
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("THALWEG_") {
+                command.env_remove(name);
+            }
+        }
         for (name, value) in &self.flags {
             command.arg(format!("--{name}")).arg(value);
         }
