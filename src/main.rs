@@ -1,1 +1,7 @@
-fn main() {}
+//! The `thalweg` program.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    thalweg::server::main()
+}

@@ -66,6 +66,12 @@ impl<'o> ResponseHead<'o> {
         self.end_line()
     }
 
+    /// Adds fields that were rendered before: whole lines, each with its CR LF, from constants.
+    pub(crate) fn lines(&mut self, lines: &[u8]) -> &mut Self {
+        self.out.extend_from_slice(lines);
+        self
+    }
+
     /// Adds a field with a decimal value.
     pub fn header_u64(&mut self, name: &'static str, value: u64) -> &mut Self {
         self.name(name);
@@ -100,6 +106,14 @@ impl<'o> ResponseHead<'o> {
     pub fn finish_with_length(mut self, length: u64) {
         self.header_u64("Content-Length", length);
         self.finish();
+    }
+
+    /// The same, with the whole body behind it.
+    pub(crate) fn finish_with_body(mut self, body: &[u8]) {
+        self.header_u64("Content-Length", body.len() as u64);
+        self.out.extend_from_slice(b"\r\n");
+        self.out.extend_from_slice(body);
+        self.finished = true;
     }
 
     /// Ends the head of an answer with a chunked body; not for HTTP/1.0 clients.

@@ -62,7 +62,10 @@ pub fn decide(
         return decide_closed(state, request);
     }
     if !request.body.is_empty() {
-        let got = request.content_type.as_ref().ok_or(Refusal::MissingContentType)?;
+        let got = request
+            .content_type
+            .as_ref()
+            .ok_or(Refusal::MissingContentType)?;
         if !state.content_type.matches(got) {
             return Err(Refusal::ContentTypeMismatch {
                 got: got.clone(),
@@ -80,7 +83,9 @@ pub fn decide(
         }
         let remembered = state.rare.as_ref().map_or(0, |rare| rare.producers.len());
         if known.is_none() && remembered >= producers_max {
-            return Err(Refusal::ProducerLimit { limit: producers_max });
+            return Err(Refusal::ProducerLimit {
+                limit: producers_max,
+            });
         }
     }
     if let Some(seq) = &request.seq {

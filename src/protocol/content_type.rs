@@ -143,7 +143,15 @@ mod tests {
 
     #[test]
     fn malformed_types_are_refused() {
-        for bad in ["", "text", "text/", "/plain", "te xt/plain", "a/b\r\nX: y", "a/b\u{e9}"] {
+        for bad in [
+            "",
+            "text",
+            "text/",
+            "/plain",
+            "te xt/plain",
+            "a/b\r\nX: y",
+            "a/b\u{e9}",
+        ] {
             assert!(ContentType::parse(bad.as_bytes()).is_none(), "{bad:?}");
         }
         assert!(ContentType::parse(&[b'a'; CONTENT_TYPE_BYTES_MAX + 1]).is_none());

@@ -46,7 +46,10 @@ mod tests {
         for client in [1000u64, 1001, 5_000_000] {
             for random in [0, 1, 19, 3599, u64::MAX] {
                 let next = cursor(NOW_MS, Some(client.to_string().as_bytes()), random);
-                assert!(next > client && next <= client + 180, "{client} {random} {next}");
+                assert!(
+                    next > client && next <= client + 180,
+                    "{client} {random} {next}"
+                );
             }
         }
     }

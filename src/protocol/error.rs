@@ -309,41 +309,71 @@ impl Refusal {
             R::InvalidQuery(text) | R::Unsupported(text) | R::InvalidPartsCommit(text) => text,
             R::InvalidForkOffset(text) => text,
             R::InvalidProducer(text) => text,
-            R::InvalidOffset => "an offset is -1, now, or up to 20 decimal digits that an answer named",
-            R::BareSnapshot => "a snapshot is read and published at {stream}/snapshot/{offset}; HEAD names the latest in Stream-Snapshot-Offset",
+            R::InvalidOffset => {
+                "an offset is -1, now, or up to 20 decimal digits that an answer named"
+            }
+            R::BareSnapshot => {
+                "a snapshot is read and published at {stream}/snapshot/{offset}; HEAD names the latest in Stream-Snapshot-Offset"
+            }
             R::NotFound => "no route serves this path",
-            R::MethodNotAllowed { .. } => "the route does not serve this method; Allow names those it serves",
+            R::MethodNotAllowed { .. } => {
+                "the route does not serve this method; Allow names those it serves"
+            }
             R::MethodUnknown => "the server does not implement this method",
             R::StreamNotFound => "the stream does not exist",
             R::BucketErased => "the bucket was erased and its name cannot be used again",
-            R::OffsetGone { .. } => "the offset is below the stream's retained history; bootstrap, or read from Stream-Next-Offset",
-            R::SoftDeleted => "the stream was deleted; forks still read what they inherited from it",
-            R::SourceDeleted => "the stream was deleted but forks still inherit from it, so its path stays taken until they are gone",
-            R::AlreadyExists => "the stream already exists with another content type, lifetime, closure or fork origin",
+            R::OffsetGone { .. } => {
+                "the offset is below the stream's retained history; bootstrap, or read from Stream-Next-Offset"
+            }
+            R::SoftDeleted => {
+                "the stream was deleted; forks still read what they inherited from it"
+            }
+            R::SourceDeleted => {
+                "the stream was deleted but forks still inherit from it, so its path stays taken until they are gone"
+            }
+            R::AlreadyExists => {
+                "the stream already exists with another content type, lifetime, closure or fork origin"
+            }
             R::MissingContentType => "a write with a body must name its Content-Type",
-            R::InvalidContentType => "Content-Type must be type/subtype with optional parameters, in at most 256 bytes of visible ASCII",
+            R::InvalidContentType => {
+                "Content-Type must be type/subtype with optional parameters, in at most 256 bytes of visible ASCII"
+            }
             R::EmptyAppend => "an append must carry a body unless it closes the stream",
             R::EmptyJsonArray => "a JSON append must carry at least one message: [] carries none",
             R::Closed { .. } => "the stream is closed",
             R::Producer(refusal) => return refusal.message(),
             R::IncarnationMismatch { .. } => "Stream-Incarnation does not match the stream",
-            R::NotJsonBoundary { .. } => "the offset lies inside a JSON message; use a Stream-Next-Offset between messages",
-            R::JsonBoundaryUnverified => "the JSON message boundary could not be checked just now; retry",
+            R::NotJsonBoundary { .. } => {
+                "the offset lies inside a JSON message; use a Stream-Next-Offset between messages"
+            }
+            R::JsonBoundaryUnverified => {
+                "the JSON message boundary could not be checked just now; retry"
+            }
             R::SnapshotConflict { latest: None, .. } => "the offset is beyond the stream's tail",
             R::SnapshotConflict { .. } => "another snapshot is the latest; the headers name it",
-            R::SnapshotNotFound { .. } => "no snapshot at that offset; HEAD names the latest in Stream-Snapshot-Offset",
+            R::SnapshotNotFound { .. } => {
+                "no snapshot at that offset; HEAD names the latest in Stream-Snapshot-Offset"
+            }
             R::RangeNotSatisfiable { .. } => "the range starts at or past the snapshot's end",
             R::InvalidRetention => "the retention offset must be at or before the latest snapshot",
             R::UnknownPart => "a listed part is not staged for this stream",
-            R::SnapshotDigestMismatch => "the assembled snapshot's digest differs from Stream-Snapshot-Digest",
-            R::SnapshotCommitInProgress => "a commit or discard of this stream is running; send the same request again",
+            R::SnapshotDigestMismatch => {
+                "the assembled snapshot's digest differs from Stream-Snapshot-Digest"
+            }
+            R::SnapshotCommitInProgress => {
+                "a commit or discard of this stream is running; send the same request again"
+            }
             R::MemoryPressure => "the server's memory for stream data is full; retry later",
             R::BodyBudget => "the server's memory for request bodies in flight is full; retry",
             R::MailboxFull => "the stream's shard has as many requests waiting as it may; retry",
             R::LiveReadLimit => "the server holds as many live reads as it may; retry",
             R::DiskPressure => "the server is low on disk space; nothing was applied; retry later",
-            R::ApplyStopped => "the stream's shard stopped taking writes after a disk failure; the operator must act",
-            R::OutcomeUnknown => "the write may or may not have been stored; a producer may repeat it with its key",
+            R::ApplyStopped => {
+                "the stream's shard stopped taking writes after a disk failure; the operator must act"
+            }
+            R::OutcomeUnknown => {
+                "the write may or may not have been stored; a producer may repeat it with its key"
+            }
             R::ShuttingDown => "the server is shutting down; retry",
             R::Internal => "the server failed",
             R::ContentTypeMismatch { got, want, .. } => {
@@ -364,7 +394,8 @@ impl Refusal {
                 return format!("offset {asked} is beyond the stream's tail {tail}").into();
             }
             R::RequestTooLarge { limit } => {
-                return format!("the request body is above the request limit of {limit} bytes").into();
+                return format!("the request body is above the request limit of {limit} bytes")
+                    .into();
             }
             R::SnapshotTooLarge { limit } => {
                 return format!("the snapshot is above the snapshot limit of {limit} bytes").into();
@@ -386,7 +417,10 @@ impl Refusal {
         match self {
             R::MethodNotAllowed { allow } => emit("Allow", allow.as_bytes()),
             R::BareSnapshot => emit("Allow", b""),
-            R::OffsetGone { retained, incarnation } => {
+            R::OffsetGone {
+                retained,
+                incarnation,
+            } => {
                 emit("Stream-Incarnation", number.write(incarnation.0));
                 emit("Stream-Next-Offset", &offset::digits(*retained));
             }
@@ -402,11 +436,17 @@ impl Refusal {
                 emit("Stream-Next-Offset", &offset::digits(*tail));
             }
             R::Producer(refusal) => refusal.headers(emit),
-            R::IncarnationMismatch { current: Some(current) }
-            | R::SnapshotNotFound { incarnation: current } => {
+            R::IncarnationMismatch {
+                current: Some(current),
+            }
+            | R::SnapshotNotFound {
+                incarnation: current,
+            } => {
                 emit("Stream-Incarnation", number.write(current.0));
             }
-            R::OffsetOutOfRange { tail, incarnation, .. } => {
+            R::OffsetOutOfRange {
+                tail, incarnation, ..
+            } => {
                 emit("Stream-Incarnation", number.write(incarnation.0));
                 emit("Stream-Next-Offset", &offset::digits(*tail));
             }
@@ -422,13 +462,20 @@ impl Refusal {
                 }
                 emit("Stream-Next-Offset", &offset::digits(*tail));
             }
-            R::RangeNotSatisfiable { snapshot, incarnation, up_to_date } => {
+            R::RangeNotSatisfiable {
+                snapshot,
+                incarnation,
+                up_to_date,
+            } => {
                 snapshot.read_headers(*incarnation, *up_to_date, emit);
                 let range = format!("bytes */{}", snapshot.len);
                 emit("Content-Range", range.as_bytes());
             }
             R::StagedPartsLimit => {
-                emit("Ursula-Max-Staged-Parts", number.write(STAGED_PARTS_MAX as u64));
+                emit(
+                    "Ursula-Max-Staged-Parts",
+                    number.write(STAGED_PARTS_MAX as u64),
+                );
             }
             R::StagedBytesLimit => {
                 emit("Ursula-Max-Staged-Bytes", number.write(STAGED_BYTES_MAX));
@@ -484,7 +531,11 @@ impl NumberBuffer {
     /// The decimal digits of `value`, without leading zeros.
     pub fn write(&mut self, value: u64) -> &[u8] {
         self.digits = offset::digits(value);
-        let zeros = self.digits.iter().take_while(|digit| **digit == b'0').count();
+        let zeros = self
+            .digits
+            .iter()
+            .take_while(|digit| **digit == b'0')
+            .count();
         let start = zeros.min(offset::OFFSET_DIGITS - 1);
         self.digits.get(start..).unwrap_or_default()
     }
@@ -498,7 +549,10 @@ mod tests {
     fn numbers_have_no_leading_zeros() {
         assert_eq!(NumberBuffer::default().write(0), b"0");
         assert_eq!(NumberBuffer::default().write(1024), b"1024");
-        assert_eq!(NumberBuffer::default().write(u64::MAX), b"18446744073709551615");
+        assert_eq!(
+            NumberBuffer::default().write(u64::MAX),
+            b"18446744073709551615"
+        );
     }
 
     #[test]
@@ -522,7 +576,10 @@ mod tests {
             Refusal::SnapshotCommitInProgress,
         ] {
             let code = ursula_headers::ErrorCode::from_name(refusal.code());
-            assert!(!matches!(code, ursula_headers::ErrorCode::Unknown(_)), "{refusal:?}");
+            assert!(
+                !matches!(code, ursula_headers::ErrorCode::Unknown(_)),
+                "{refusal:?}"
+            );
         }
     }
 }

@@ -351,15 +351,24 @@ mod tests {
 
     #[test]
     fn every_row_of_the_validation_logic() {
-        assert_eq!(judge(None, &write(4, 0)), Ok(Sequenced::New { closed: None }));
+        assert_eq!(
+            judge(None, &write(4, 0)),
+            Ok(Sequenced::New { closed: None })
+        );
         assert!(matches!(
             refused(None, &write(0, 5)),
-            ProducerRefusal::SeqGap { expected: 0, received: 5 }
+            ProducerRefusal::SeqGap {
+                expected: 0,
+                received: 5
+            }
         ));
         let state = known(2, 7);
         assert!(matches!(
             refused(Some(&state), &write(1, 0)),
-            ProducerRefusal::EpochClosed { epoch: 2, closed: (1, 9) }
+            ProducerRefusal::EpochClosed {
+                epoch: 2,
+                closed: (1, 9)
+            }
         ));
         assert!(matches!(
             refused(Some(&state), &write(0, 0)),
@@ -371,12 +380,20 @@ mod tests {
         ));
         assert_eq!(
             judge(Some(&state), &write(3, 0)),
-            Ok(Sequenced::New { closed: Some((2, 7)) })
+            Ok(Sequenced::New {
+                closed: Some((2, 7))
+            })
         );
-        assert_eq!(judge(Some(&state), &write(2, 8)), Ok(Sequenced::New { closed: None }));
+        assert_eq!(
+            judge(Some(&state), &write(2, 8)),
+            Ok(Sequenced::New { closed: None })
+        );
         assert!(matches!(
             refused(Some(&state), &write(2, 9)),
-            ProducerRefusal::SeqGap { expected: 8, received: 9 }
+            ProducerRefusal::SeqGap {
+                expected: 8,
+                received: 9
+            }
         ));
     }
 
@@ -398,7 +415,10 @@ mod tests {
         let state = known(0, 7);
         let mut again = write(0, 7);
         again.digest = Some([2; 32]);
-        assert!(matches!(refused(Some(&state), &again), ProducerRefusal::KeyConflict { .. }));
+        assert!(matches!(
+            refused(Some(&state), &again),
+            ProducerRefusal::KeyConflict { .. }
+        ));
         again.digest = Some([1; 32]);
         assert!(judge(Some(&state), &again).is_ok());
     }

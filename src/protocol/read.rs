@@ -62,7 +62,9 @@ pub fn max_bytes(asked: Option<u64>, live: Live, kind: Kind) -> u64 {
         (Live::Sse, Kind::Text) => 4,
         _ => 1,
     };
-    asked.unwrap_or(RESPONSE_BYTES_MAX).clamp(least, RESPONSE_BYTES_MAX)
+    asked
+        .unwrap_or(RESPONSE_BYTES_MAX)
+        .clamp(least, RESPONSE_BYTES_MAX)
 }
 
 /// The offset at which `request` starts, after the checks 416/410 and 412 in that order.
@@ -164,7 +166,11 @@ mod tests {
         assert_eq!(resolve(StartOffset::Now, None), Ok(10));
         assert!(matches!(
             resolve(StartOffset::At(11), Some(6)),
-            Err(Refusal::OffsetOutOfRange { asked: 11, tail: 10, .. })
+            Err(Refusal::OffsetOutOfRange {
+                asked: 11,
+                tail: 10,
+                ..
+            })
         ));
         assert!(matches!(
             resolve(StartOffset::Beginning, Some(6)),
@@ -172,14 +178,19 @@ mod tests {
         ));
         assert!(matches!(
             resolve(StartOffset::At(7), Some(6)),
-            Err(Refusal::IncarnationMismatch { current: Some(Incarnation(5)) })
+            Err(Refusal::IncarnationMismatch {
+                current: Some(Incarnation(5))
+            })
         ));
     }
 
     #[test]
     fn max_bytes_is_clamped_at_both_ends() {
         assert_eq!(max_bytes(None, Live::No, Kind::Json), RESPONSE_BYTES_MAX);
-        assert_eq!(max_bytes(Some(u64::MAX), Live::No, Kind::Json), RESPONSE_BYTES_MAX);
+        assert_eq!(
+            max_bytes(Some(u64::MAX), Live::No, Kind::Json),
+            RESPONSE_BYTES_MAX
+        );
         assert_eq!(max_bytes(Some(0), Live::No, Kind::Text), 1);
         assert_eq!(max_bytes(Some(0), Live::Sse, Kind::Text), 4);
         assert_eq!(max_bytes(Some(0), Live::Sse, Kind::Binary), 1);

@@ -47,7 +47,10 @@ impl SnapshotMeta {
     ) {
         self.headers(emit);
         emit("Stream-Next-Offset", &offset::digits(self.offset));
-        emit("Stream-Incarnation", NumberBuffer::default().write(incarnation.0));
+        emit(
+            "Stream-Incarnation",
+            NumberBuffer::default().write(incarnation.0),
+        );
         if up_to_date {
             emit("Stream-Up-To-Date", b"true");
         }
@@ -260,10 +263,12 @@ pub fn parse_manifest(count: &[u8], body: &[u8]) -> Result<Vec<Box<str>>, Refusa
     let count = offset::decimal(count)
         .and_then(|count| usize::try_from(count).ok())
         .filter(|count| (1..=COMMIT_PARTS_MAX).contains(count))
-        .ok_or(invalid("Stream-Snapshot-Parts must be a decimal integer from 1 to 4096"))?;
-    let text = body
-        .strip_suffix(b"\n")
-        .ok_or(invalid("the body must be part ids, each followed by one newline"))?;
+        .ok_or(invalid(
+            "Stream-Snapshot-Parts must be a decimal integer from 1 to 4096",
+        ))?;
+    let text = body.strip_suffix(b"\n").ok_or(invalid(
+        "the body must be part ids, each followed by one newline",
+    ))?;
     let mut ids = Vec::with_capacity(count);
     let mut seen = std::collections::HashSet::with_capacity(count);
     for line in text.split(|byte| *byte == b'\n') {
@@ -274,14 +279,18 @@ pub fn parse_manifest(count: &[u8], body: &[u8]) -> Result<Vec<Box<str>>, Refusa
             return Err(invalid("each part id may be listed once"));
         }
         if ids.len() == count {
-            return Err(invalid("the body must list exactly Stream-Snapshot-Parts ids"));
+            return Err(invalid(
+                "the body must list exactly Stream-Snapshot-Parts ids",
+            ));
         }
         ids.push(id.into());
     }
     if ids.len() == count {
         Ok(ids)
     } else {
-        Err(invalid("the body must list exactly Stream-Snapshot-Parts ids"))
+        Err(invalid(
+            "the body must list exactly Stream-Snapshot-Parts ids",
+        ))
     }
 }
 
@@ -329,7 +338,10 @@ mod tests {
         let mut parts = StagedParts::default();
         assert!(parts.check_room(STAGED_BYTES_MAX).is_ok());
         parts.insert("a".into(), StagedPart { len: 5, at_ms: 0 });
-        assert_eq!(parts.check_room(STAGED_BYTES_MAX), Err(Refusal::StagedBytesLimit));
+        assert_eq!(
+            parts.check_room(STAGED_BYTES_MAX),
+            Err(Refusal::StagedBytesLimit)
+        );
         let day_ms = STAGED_PART_AGE_MAX.as_millis() as u64;
         assert_eq!(parts.too_old(day_ms).count(), 0);
         assert_eq!(parts.too_old(day_ms + 1).count(), 1);

@@ -190,7 +190,10 @@ mod tests {
             event(Framing::Lines, b"{\"a\":1}\n{\"b\":2}\n"),
             "event: data\ndata: {\"a\":1}\ndata: {\"b\":2}\ndata: \n\n"
         );
-        assert_eq!(event(Framing::Lines, b"{\"a\""), "event: data\ndata: {\"a\"\n\n");
+        assert_eq!(
+            event(Framing::Lines, b"{\"a\""),
+            "event: data\ndata: {\"a\"\n\n"
+        );
         assert_eq!(
             event(Framing::JsonArray, b"1\n[2]\n"),
             "event: data\ndata: [\ndata: 1,\ndata: [2]\ndata: ]\n\n"
@@ -219,7 +222,10 @@ mod tests {
 
     #[test]
     fn binary_is_base64() {
-        assert_eq!(event(Framing::Base64, &[0, 255]), "event: data\ndata: AP8=\n\n");
+        assert_eq!(
+            event(Framing::Base64, &[0, 255]),
+            "event: data\ndata: AP8=\n\n"
+        );
     }
 
     #[test]
@@ -233,7 +239,14 @@ mod tests {
             }
         }
         // Invalid already: nothing can complete it.
-        for bad in [&b"\xff"[..], b"a\x80", b"\xc0", b"\xe0\x80", b"\xed\xa0", b"\xf4\x90\x80"] {
+        for bad in [
+            &b"\xff"[..],
+            b"a\x80",
+            b"\xc0",
+            b"\xe0\x80",
+            b"\xed\xa0",
+            b"\xf4\x90\x80",
+        ] {
             assert_eq!(whole_characters(bad), bad.len(), "{bad:?}");
         }
         assert_eq!(whole_characters(b""), 0);

@@ -102,7 +102,9 @@ impl StreamState {
     /// Whether forks inherit from this stream.
     #[must_use]
     pub fn has_forks(&self) -> bool {
-        self.rare.as_ref().is_some_and(|rare| !rare.forks.is_empty())
+        self.rare
+            .as_ref()
+            .is_some_and(|rare| !rare.forks.is_empty())
     }
 
     /// The rare part, made on first use.

@@ -134,7 +134,8 @@ pub fn check_bucket(bucket: &str) -> Result<(), Refusal> {
             bucket.len()
         )));
     }
-    let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
+    let legal =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
     if !bucket.bytes().all(legal) {
         return Err(Refusal::InvalidBucketId(
             "bucket_id must match ^[a-z0-9_-]{4,64}$".into(),
@@ -171,7 +172,15 @@ mod tests {
 
     #[test]
     fn bucket_rules() {
-        for bad in ["", "abc", "ABCD", "a.bc", "__ursula", "a bcd", &"a".repeat(65)] {
+        for bad in [
+            "",
+            "abc",
+            "ABCD",
+            "a.bc",
+            "__ursula",
+            "a bcd",
+            &"a".repeat(65),
+        ] {
             assert!(check_bucket(bad).is_err(), "{bad:?}");
         }
         for good in ["demo", "-dem", "_dem", "d3-_", &"a".repeat(64)] {
@@ -181,7 +190,17 @@ mod tests {
 
     #[test]
     fn stream_rules() {
-        for bad in ["", ".", "..", "a..b", "a/b", "a\0b", "$x", "streams", &"a".repeat(123)] {
+        for bad in [
+            "",
+            ".",
+            "..",
+            "a..b",
+            "a/b",
+            "a\0b",
+            "$x",
+            "streams",
+            &"a".repeat(123),
+        ] {
             assert!(StreamKey::bucket_surface("demo", bad).is_err(), "{bad:?}");
         }
         for good in ["snapshot", "bootstrap", "é b", &"a".repeat(117)] {
@@ -195,7 +214,14 @@ mod tests {
         let key = |segments: &[&str]| StreamKey::base_surface(segments.iter().copied());
         assert!(key(&["a", "b", "c"]).is_ok());
         assert_eq!(key(&["__ds", "x"]), Err(Refusal::NotFound));
-        for bad in [&[][..], &[""], &["a", ""], &["a", "", "b"], &["a", ".."], &["a/b"]] {
+        for bad in [
+            &[][..],
+            &[""],
+            &["a", ""],
+            &["a", "", "b"],
+            &["a", ".."],
+            &["a/b"],
+        ] {
             assert!(key(bad).is_err(), "{bad:?}");
         }
     }

@@ -30,7 +30,7 @@ mod checks;
 mod machine;
 
 use machine::Machine;
-pub use machine::raise_limits;
+pub use machine::{cores as allowed_cores, raise_limits};
 
 /// How a check went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

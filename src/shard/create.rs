@@ -77,7 +77,11 @@ impl Shard {
             body: &request.body,
         })?;
         let mut history = History::starting_at(state.retained);
-        for piece in request.inherited.into_iter().flat_map(|inherited| inherited.bytes) {
+        for piece in request
+            .inherited
+            .into_iter()
+            .flat_map(|inherited| inherited.bytes)
+        {
             history.share(piece);
         }
         history.append(request.body);

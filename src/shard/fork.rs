@@ -146,6 +146,20 @@ impl Shard {
         }
     }
 
+    /// Finishes the deletion of a soft-deleted stream whose last fork is gone.
+    pub fn remove_orphan(&self, incarnation: Incarnation) {
+        let slot = self.tables.borrow().slot_of(incarnation);
+        if let Some(slot) = slot {
+            // Without room for the record the next start tries again.
+            let _ = self.remove_stream(slot);
+        }
+    }
+
+    /// Puts the bytes that a fork inherits in front of its own, at start.
+    pub fn graft(&self, fork: Incarnation, inherited: Vec<Bytes>) {
+        self.tables.borrow_mut().graft(fork, inherited);
+    }
+
     /// The bytes that a fork inherits, for a fork that is being put together at start; `None`
     /// while the source lacks some itself.
     pub(super) fn inherit(&self, source: Incarnation, start: u64, end: u64) -> Option<Vec<Bytes>> {
@@ -165,7 +179,9 @@ fn divergence(stream: &Stream, request: &ForkRequest) -> Result<u64, Refusal> {
     );
     if state.content_type.kind() != Kind::Json {
         let offset = anchor.checked_add(request.sub_offset);
-        return offset.filter(|offset| *offset <= state.tail).ok_or(past_tail);
+        return offset
+            .filter(|offset| *offset <= state.tail)
+            .ok_or(past_tail);
     }
     if !stream.is_boundary(anchor) {
         return Err(Refusal::NotJsonBoundary { tail: state.tail });

@@ -45,7 +45,9 @@ impl History {
     /// The offset of the first byte kept.
     #[must_use]
     pub fn start(&self) -> u64 {
-        self.sealed.front().map_or(self.open_start, |piece| piece.start)
+        self.sealed
+            .front()
+            .map_or(self.open_start, |piece| piece.start)
     }
 
     /// The offset after the last byte.
@@ -109,7 +111,9 @@ impl History {
         if end > self.open_start {
             let from = start.saturating_sub(self.open_start) as usize;
             let to = (end - self.open_start) as usize;
-            pieces.push(Bytes::copy_from_slice(self.open.get(from..to).unwrap_or_default()));
+            pieces.push(Bytes::copy_from_slice(
+                self.open.get(from..to).unwrap_or_default(),
+            ));
         }
         pieces
     }
@@ -130,7 +134,9 @@ impl History {
             return Some((self.open_start, &self.open));
         }
         let index = self.sealed.partition_point(|piece| piece.end() <= offset);
-        self.sealed.get(index).map(|piece| (piece.start, &piece.bytes[..]))
+        self.sealed
+            .get(index)
+            .map(|piece| (piece.start, &piece.bytes[..]))
     }
 
     /// The last message boundary (an offset after an LF) in `(from, limit]`.
@@ -179,7 +185,11 @@ impl History {
     /// Lets go of what lies wholly before `offset`; returns how many bytes that was.
     pub fn release_before(&mut self, offset: u64) -> u64 {
         let before = self.start();
-        while self.sealed.front().is_some_and(|piece| piece.end() <= offset) {
+        while self
+            .sealed
+            .front()
+            .is_some_and(|piece| piece.end() <= offset)
+        {
             self.sealed.pop_front();
         }
         if let Some(front) = self.sealed.front_mut() {
@@ -221,13 +231,30 @@ mod tests {
     fn reads_are_exact_across_pieces() {
         let mut history = History::starting_at(100);
         let mut model = Vec::new();
-        for (index, len) in [10, PIECE_BYTES - 5, 7, PIECE_BYTES, 3, PIECE_BYTES * 2, 1].iter().enumerate() {
+        for (index, len) in [10, PIECE_BYTES - 5, 7, PIECE_BYTES, 3, PIECE_BYTES * 2, 1]
+            .iter()
+            .enumerate()
+        {
             let bytes = vec![index as u8 + 1; *len];
             model.extend_from_slice(&bytes);
             history.append(bytes.into());
         }
-        assert_eq!((history.start(), history.end()), (100, 100 + model.len() as u64));
-        let marks = [0, 1, 9, 10, 11, PIECE_BYTES, PIECE_BYTES + 5, PIECE_BYTES + 12, model.len() - 1, model.len()];
+        assert_eq!(
+            (history.start(), history.end()),
+            (100, 100 + model.len() as u64)
+        );
+        let marks = [
+            0,
+            1,
+            9,
+            10,
+            11,
+            PIECE_BYTES,
+            PIECE_BYTES + 5,
+            PIECE_BYTES + 12,
+            model.len() - 1,
+            model.len(),
+        ];
         for &from in &marks {
             for &to in &marks {
                 let got = gather(&history.read(100 + from as u64, 100 + to as u64));

@@ -346,7 +346,9 @@ impl Drop for Reader {
         if readers.contains(self.id) {
             readers.remove(self.id);
         }
-        self.hub.readers.set(self.hub.readers.get().saturating_sub(1));
+        self.hub
+            .readers
+            .set(self.hub.readers.get().saturating_sub(1));
         if readers.is_empty() {
             let incarnation = self.stream.watch.incarnation();
             self.hub.streams.borrow_mut().remove(&incarnation);

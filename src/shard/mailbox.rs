@@ -102,9 +102,17 @@ pub struct Desk {
 
 #[derive(Debug)]
 enum Slot {
-    Waiting { to: usize, waker: Option<Waker> },
-    Answered { to: usize, outcome: Result<Reply, Refusal> },
-    Abandoned { to: usize },
+    Waiting {
+        to: usize,
+        waker: Option<Waker>,
+    },
+    Answered {
+        to: usize,
+        outcome: Result<Reply, Refusal>,
+    },
+    Abandoned {
+        to: usize,
+    },
 }
 
 /// An answer that waits for its batch.
@@ -141,7 +149,10 @@ impl Desk {
             return Err(Refusal::MailboxFull);
         }
         outstanding.set(outstanding.get() + 1);
-        let slot = self.slots.borrow_mut().insert(Slot::Waiting { to, waker: None });
+        let slot = self
+            .slots
+            .borrow_mut()
+            .insert(Slot::Waiting { to, waker: None });
         let from = self.core;
         self.post.put(
             to,
@@ -213,13 +224,7 @@ impl Desk {
         self.post.put(to, Message::Answer { slot, outcome });
     }
 
-    fn defer(
-        &self,
-        after: BatchNumber,
-        to: usize,
-        slot: usize,
-        outcome: Result<Reply, Refusal>,
-    ) {
+    fn defer(&self, after: BatchNumber, to: usize, slot: usize, outcome: Result<Reply, Refusal>) {
         let mut deferred = self.deferred.borrow_mut();
         // Kept in batch order: an answer that needs an older batch than the one before it waits
         // for that one too, which costs at most one commit.
@@ -251,7 +256,9 @@ impl Desk {
 
     fn take_answer(&self, slot: usize, outcome: Result<Reply, Refusal>) {
         let mut slots = self.slots.borrow_mut();
-        let Some(entry) = slots.get_mut(slot) else { return };
+        let Some(entry) = slots.get_mut(slot) else {
+            return;
+        };
         let (to, waker) = match entry {
             Slot::Waiting { to, waker } => (*to, waker.take()),
             Slot::Abandoned { to } => {
@@ -329,7 +336,9 @@ impl Drop for PendingReply {
     fn drop(&mut self) {
         let Some(slot) = self.slot else { return };
         let mut slots = self.desk.slots.borrow_mut();
-        let Some(entry) = slots.get_mut(slot) else { return };
+        let Some(entry) = slots.get_mut(slot) else {
+            return;
+        };
         match entry {
             Slot::Waiting { to, .. } => *entry = Slot::Abandoned { to: *to },
             Slot::Answered { .. } | Slot::Abandoned { .. } => {

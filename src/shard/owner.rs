@@ -179,9 +179,7 @@ impl Shard {
             Request::Inherit { source, start, end } => {
                 Staged::now(Ok(Reply::Inherited(self.inherit(source, start, end))))
             }
-            Request::Fence(bucket) => self
-                .fence(&bucket)
-                .map(|()| Reply::Done(Incarnation(0))),
+            Request::Fence(bucket) => self.fence(&bucket).map(|()| Reply::Done(Incarnation(0))),
             Request::PurgeSlice(bucket) => self.purge_slice(&bucket),
         }
     }
@@ -216,11 +214,13 @@ impl Shard {
         let mut head = self.scratch.borrow_mut();
         head.clear();
         let body = record.encode(&mut head);
-        self.journal.stage(&[&head, body]).map_err(|error| match error {
-            StageError::Latched => Refusal::ApplyStopped,
-            StageError::DiskPressure => Refusal::DiskPressure,
-            StageError::TooLarge => Refusal::Internal,
-        })
+        self.journal
+            .stage(&[&head, body])
+            .map_err(|error| match error {
+                StageError::Latched => Refusal::ApplyStopped,
+                StageError::DiskPressure => Refusal::DiskPressure,
+                StageError::TooLarge => Refusal::Internal,
+            })
     }
 
     /// Whether `batch` is durable.
@@ -309,7 +309,11 @@ impl Shard {
             }
             Effect::Snapshot { slot, snapshot } => {
                 let replaced = tables.streams.get_mut(slot).and_then(|stream| {
-                    stream.blobs.get_or_insert_default().snapshot.replace(snapshot)
+                    stream
+                        .blobs
+                        .get_or_insert_default()
+                        .snapshot
+                        .replace(snapshot)
                 });
                 tables.discharge(slot, replaced.map_or(0, |replaced| replaced.meta.len));
                 return;
@@ -321,7 +325,9 @@ impl Shard {
                 slot
             }
             Effect::Delete { slot } => {
-                let Some(stream) = tables.remove(slot) else { return };
+                let Some(stream) = tables.remove(slot) else {
+                    return;
+                };
                 drop(tables);
                 self.wake(stream.watchers.publish(Watched::Gone));
                 if let Some(origin) = stream.staged.origin() {
@@ -330,7 +336,9 @@ impl Shard {
                 return;
             }
         };
-        let Some(stream) = tables.streams.get(slot) else { return };
+        let Some(stream) = tables.streams.get(slot) else {
+            return;
+        };
         if stream.watchers.is_empty() {
             return;
         }

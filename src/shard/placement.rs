@@ -55,6 +55,9 @@ mod tests {
             assert_eq!(owner, placement.owner(&key));
             counts[owner] += 1;
         }
-        assert!(counts.iter().all(|count| (800..1200).contains(count)), "{counts:?}");
+        assert!(
+            counts.iter().all(|count| (800..1200).contains(count)),
+            "{counts:?}"
+        );
     }
 }

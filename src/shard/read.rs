@@ -183,7 +183,9 @@ fn incomplete_character(pieces: &mut Vec<bytes::Bytes>) -> u64 {
     let mut excess = last.len() - sse::whole_characters(&last);
     let cut = excess as u64;
     while excess > 0 {
-        let Some(piece) = pieces.last_mut() else { break };
+        let Some(piece) = pieces.last_mut() else {
+            break;
+        };
         let off = excess.min(piece.len());
         piece.truncate(piece.len() - off);
         excess -= off;

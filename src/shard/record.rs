@@ -158,7 +158,10 @@ pub struct MalformedRecord {
 impl std::fmt::Display for MalformedRecord {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.tag {
-            Some(tag) => write!(f, "a record with tag {tag} is malformed or of a newer version"),
+            Some(tag) => write!(
+                f,
+                "a record with tag {tag} is malformed or of a newer version"
+            ),
             None => write!(f, "a record is empty"),
         }
     }
@@ -220,7 +223,9 @@ impl<'a> Record<'a> {
                     out.text(&write.id);
                     out.u64(write.epoch);
                     out.u64(write.seq);
-                    out.option(write.digest.as_ref(), |out, digest| out.0.extend_from_slice(digest));
+                    out.option(write.digest.as_ref(), |out, digest| {
+                        out.0.extend_from_slice(digest)
+                    });
                 });
                 out.option(seq.as_ref(), |out, seq| out.text(seq));
                 body
@@ -309,6 +314,24 @@ impl<'a> Record<'a> {
                 out.text(bucket);
                 &[]
             }
+        }
+    }
+
+    /// The stream it changes; 0 for a record of the whole shard.
+    #[must_use]
+    pub fn incarnation(&self) -> Incarnation {
+        match self {
+            Record::Create { incarnation, .. }
+            | Record::Append { incarnation, .. }
+            | Record::Delete { incarnation, .. }
+            | Record::Retain { incarnation, .. }
+            | Record::Publish { incarnation, .. }
+            | Record::StagePart { incarnation, .. }
+            | Record::CommitParts { incarnation, .. }
+            | Record::DiscardParts { incarnation, .. }
+            | Record::Refer { incarnation, .. }
+            | Record::Release { incarnation, .. } => *incarnation,
+            Record::Fence { .. } => Incarnation(0),
         }
     }
 
@@ -428,7 +451,8 @@ impl Writer<'_> {
     }
 
     fn texts(&mut self, texts: &[Box<str>]) {
-        self.0.extend_from_slice(&(texts.len() as u32).to_le_bytes());
+        self.0
+            .extend_from_slice(&(texts.len() as u32).to_le_bytes());
         for text in texts {
             self.text(text);
         }
@@ -591,8 +615,15 @@ mod tests {
                 seq: Some("0001".into()),
                 body: b"x",
             },
-            Record::Delete { incarnation, soft: true },
-            Record::Retain { incarnation, at_ms: 7, offset: 8 },
+            Record::Delete {
+                incarnation,
+                soft: true,
+            },
+            Record::Retain {
+                incarnation,
+                at_ms: 7,
+                offset: 8,
+            },
             Record::Publish {
                 incarnation,
                 at_ms: 8,
@@ -601,7 +632,12 @@ mod tests {
                 content_type: content_type.clone(),
                 body: b"snap",
             },
-            Record::StagePart { incarnation, at_ms: 9, id: "p1".into(), body: b"part" },
+            Record::StagePart {
+                incarnation,
+                at_ms: 9,
+                id: "p1".into(),
+                body: b"part",
+            },
             Record::CommitParts {
                 incarnation,
                 at_ms: 10,
@@ -610,10 +646,23 @@ mod tests {
                 content_type,
                 ids: vec!["p1".into(), "p2".into()],
             },
-            Record::DiscardParts { incarnation, ids: vec![] },
-            Record::Refer { incarnation, fork: Incarnation(4), fork_key: key, start: 0 },
-            Record::Release { incarnation, fork: Incarnation(4) },
-            Record::Fence { bucket: "demo".into() },
+            Record::DiscardParts {
+                incarnation,
+                ids: vec![],
+            },
+            Record::Refer {
+                incarnation,
+                fork: Incarnation(4),
+                fork_key: key,
+                start: 0,
+            },
+            Record::Release {
+                incarnation,
+                fork: Incarnation(4),
+            },
+            Record::Fence {
+                bucket: "demo".into(),
+            },
         ]
     }
 
@@ -650,7 +699,10 @@ mod tests {
         }
         assert!(Record::decode(&[]).is_err());
         assert!(Record::decode(&[99, 0, 0, 0, 0, 0, 0, 0, 0]).is_err());
-        let mut trailing = bytes_of(&Record::Release { incarnation: Incarnation(1), fork: Incarnation(2) });
+        let mut trailing = bytes_of(&Record::Release {
+            incarnation: Incarnation(1),
+            fork: Incarnation(2),
+        });
         trailing.push(0);
         assert!(Record::decode(&trailing).is_err());
     }

@@ -276,7 +276,11 @@ impl Tables {
             stream.renew(at_ms);
             stream.staged.rare_mut().snapshot = Some(meta.clone());
             let stored = Arc::new(StoredSnapshot { meta, body });
-            stream.blobs.get_or_insert_default().snapshot.replace(stored)
+            stream
+                .blobs
+                .get_or_insert_default()
+                .snapshot
+                .replace(stored)
         });
         self.discharge(slot, replaced.map_or(0, |replaced| replaced.meta.len));
     }

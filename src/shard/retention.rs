@@ -32,7 +32,12 @@ impl Shard {
                 stream.renew(now_ms);
             }
             let state = &stream.staged;
-            (decision, state.incarnation, stream.changed_in, state.retained)
+            (
+                decision,
+                state.incarnation,
+                stream.changed_in,
+                state.retained,
+            )
         };
         match decision {
             Err(refusal) => Staged::after(changed_in, Err(refusal)),

@@ -102,7 +102,13 @@ impl Shard {
             meta: meta.clone(),
             body,
         });
-        tables.note(batch, Effect::Snapshot { slot, snapshot: stored });
+        tables.note(
+            batch,
+            Effect::Snapshot {
+                slot,
+                snapshot: stored,
+            },
+        );
         Staged::after(batch, Ok((meta, incarnation)))
     }
 

@@ -158,7 +158,7 @@ pub enum StorageError {
 
 impl StorageError {
     /// For `map_err`: adds what was done and where to an `io::Error`.
-    pub(super) fn io(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub fn io(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io {
             operation,

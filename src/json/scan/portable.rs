@@ -9,8 +9,6 @@ use crate::json::scan::{State, Stop, compress, pass};
 const HIGH: u64 = 0x8080_8080_8080_8080;
 /// Every bit but those.
 const LOW: u64 = !HIGH;
-/// Bit 0 of every byte.
-const ONES: u64 = 0x0101_0101_0101_0101;
 
 /// Runs over whole blocks.
 ///
@@ -24,6 +22,12 @@ pub(super) unsafe fn run(
 ) -> Result<End, Stop> {
     // SAFETY: no instructions beyond the target's own are used.
     unsafe { pass::run::<Word, 8>(state, parts, out) }
+}
+
+/// `byte` eight times.
+#[inline(always)]
+const fn every(byte: u8) -> u64 {
+    u64::from_ne_bytes([byte; 8])
 }
 
 /// Eight bytes, the first lowest.
@@ -59,15 +63,15 @@ impl Vector for Word {
 
     #[inline(always)]
     fn eq(self, byte: u8) -> u64 {
-        let differing = self.0 ^ ONES * u64::from(byte);
-        !((differing & LOW) + LOW | differing)
+        let differing = self.0 ^ every(byte);
+        !(((differing & LOW) + LOW) | differing)
     }
 
     #[inline(always)]
     fn below(self, bound: u8) -> u64 {
         // Bit 7 of the sum is set where the low bits reach the bound, which is at most 0x80.
         debug_assert!((1..=0x80).contains(&bound));
-        !((self.0 & LOW) + ONES * u64::from(0x80 - bound) | self.0)
+        !(((self.0 & LOW) + every(0x80 - bound)) | self.0)
     }
 
     #[inline(always)]
@@ -82,7 +86,7 @@ impl Vector for Word {
 
     #[inline(always)]
     fn nonzero(self) -> u64 {
-        (self.0 & LOW) + LOW | self.0
+        ((self.0 & LOW) + LOW) | self.0
     }
 
     #[inline(always)]
@@ -107,12 +111,12 @@ impl Vector for Word {
 
     #[inline(always)]
     fn and_byte(self, byte: u8) -> Self {
-        Self(self.0 & ONES * u64::from(byte))
+        Self(self.0 & every(byte))
     }
 
     #[inline(always)]
     fn or_byte(self, byte: u8) -> Self {
-        Self(self.0 | ONES * u64::from(byte))
+        Self(self.0 | every(byte))
     }
 
     #[inline(always)]

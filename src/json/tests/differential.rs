@@ -35,7 +35,7 @@ fn check(kernel: Kernel, seed: u64, body: &[u8]) {
 
 fn valid_texts_are_stored_as_the_slow_way_does(kernel: Kernel) {
     let mut random = Random::from_environment();
-    for round in 0..400 {
+    for round in 0..2_000 {
         let space = *random.one_of(&[Space::None, Space::Random]);
         let body = generate::text(&mut random, 1 + round % 60, space);
         assert!(oracle::accepts(&body), "generated: {}", show(&body));
@@ -45,7 +45,7 @@ fn valid_texts_are_stored_as_the_slow_way_does(kernel: Kernel) {
 
 fn broken_texts_are_judged_as_the_oracle_does(kernel: Kernel) {
     let mut random = Random::from_environment();
-    for round in 0..1500 {
+    for round in 0..10_000 {
         let space = *random.one_of(&[Space::None, Space::Random]);
         let mut body = generate::text(&mut random, 1 + round % 20, space);
         generate::mutate(&mut random, &mut body);
@@ -60,7 +60,7 @@ fn short_texts_are_judged_as_the_oracle_does(kernel: Kernel) {
         "true", "null", "false", " ", "\n", "\\", "\\u", "\\\"", "t", "\u{1}", "\u{e9}",
     ];
     let mut random = Random::from_environment();
-    for _ in 0..3000 {
+    for _ in 0..30_000 {
         let offset = *random.one_of(&[0, 0, 58, 61, 63]);
         let mut body = vec![b' '; offset];
         for _ in 0..1 + random.below(8) {

@@ -9,9 +9,8 @@ use crate::json::scan::Kernel;
 
 for_every_kernel!(cases_are_decided_by_the_rule);
 
-/// The cases that RFC 8259 leaves open and this rule accepts: numbers of any size, since they are
-/// kept as text, escapes of lone surrogates (JSON Message Text, rule 1), and 500 nested arrays...
-/// not: those, and all that is not UTF-8 or starts with a byte order mark, are refused.
+/// The cases that RFC 8259 leaves open and the rule accepts: numbers of any size and precision,
+/// since they are kept as text, and escapes of lone surrogates (JSON Message Text, rule 1).
 const ACCEPTED: &[&str] = &[
     "i_number_double_huge_neg_exp",
     "i_number_huge_exp",

@@ -60,7 +60,7 @@ fn every_cut_gives_the_same_answer(kernel: Kernel) {
 /// Each token of a text meets the end of a block, and of a register.
 fn every_offset_gives_the_same_text(kernel: Kernel) {
     let mut random = Random::from_environment();
-    for round in 0..8 {
+    for round in 0..40 {
         let body = generate::text(&mut random, 24, Space::Random);
         let expected = oracle::stored(&body);
         for offset in 0..=65 {
@@ -80,7 +80,7 @@ fn every_offset_gives_the_same_text(kernel: Kernel) {
 
 fn random_pieces_give_the_same_answer(kernel: Kernel) {
     let mut random = Random::from_environment();
-    for round in 0..300 {
+    for round in 0..2_000 {
         let mut body = generate::text(&mut random, 30, Space::Random);
         if round % 3 == 0 {
             generate::mutate(&mut random, &mut body);

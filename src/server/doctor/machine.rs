@@ -316,7 +316,7 @@ fn file_system(place: &Path) -> String {
 }
 
 /// The cores of this process's affinity mask.
-fn cores() -> Vec<usize> {
+pub fn cores() -> Vec<usize> {
     match rustix::thread::sched_getaffinity(None) {
         Ok(set) => (0..rustix::thread::CpuSet::MAX_CPU)
             .filter(|&core| set.is_set(core))

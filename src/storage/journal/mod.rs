@@ -39,8 +39,11 @@ mod file;
 mod format;
 mod reader;
 mod recovery;
+mod repair;
 mod signal;
 mod space;
+mod tail;
+mod window;
 mod writer;
 
 use std::cell::{Cell, RefCell};
@@ -57,8 +60,10 @@ use super::error::StorageError;
 use super::manifest::Manifest;
 use crate::base::limits::Limits;
 
-pub use self::reader::{Cut, Tail};
+pub use self::reader::Cut;
 pub use self::recovery::{RecoveryReport, read_journal};
+pub use self::repair::{LostBatches, RepairReport, repair};
+pub use self::tail::Tail;
 
 /// Number of a batch: from 1, without gaps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -154,6 +159,9 @@ pub struct Options {
     pub ahead_bytes: u64,
 }
 
+/// Largest journal file, in bytes: lengths inside it are 32 bits.
+pub const FILE_BYTES_MAX: u64 = 1 << 31;
+
 /// Most batches that may ever be on their way at once: what recovery must take to be in doubt.
 pub const IN_FLIGHT_LIMIT: usize = 16;
 
@@ -194,7 +202,8 @@ impl Options {
     /// True if the largest record fits a file, and all else is in range.
     pub fn check(&self) -> Result<(), StorageError> {
         let needed = self.file_bytes_min();
-        if self.file_bytes < needed || !self.file_bytes.is_multiple_of(format::FILE_HEADER_BYTES) {
+        let whole = self.file_bytes.is_multiple_of(format::FILE_HEADER_BYTES);
+        if self.file_bytes < needed || self.file_bytes > FILE_BYTES_MAX || !whole {
             return Err(StorageError::FileTooSmall {
                 file_bytes: self.file_bytes,
                 needed,

@@ -23,9 +23,10 @@ use super::file::JournalFile;
 use super::format::{
     BATCH_HEADER_BYTES, BatchHeader, FILE_HEADER_BYTES, FLAG_EPOCH_OPEN, FLAG_FILLER, Records,
 };
+use super::tail::{Found, Stop, Tail, search_proof};
+use super::window::Window;
 use super::{IN_FLIGHT_LIMIT, Position};
-use crate::base::limits::{DISK_ALIGN, DISK_IO_BYTES_MAX};
-use crate::storage::disk::{Disk, DiskFile};
+use crate::storage::disk::Disk;
 use crate::storage::error::{ApplyError, StorageError};
 
 /// Where the log ends and what was read up to there.
@@ -80,80 +81,120 @@ impl LogEnd {
     }
 }
 
-/// What lies behind the end of the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tail {
-    /// Zeros: the last write before the stop was whole.
-    Clean,
-    /// The header of the next batch, whose body is not whole: its number.
-    Torn(u64),
-    /// Bytes that belong to no batch of the log: a torn batch's, or an earlier life's.
-    Stale,
+/// What a pass over the log found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Scan {
+    /// `None` if not even a first batch is there.
+    pub(super) end: Option<LogEnd>,
+    pub(super) stop: Stop,
+    /// A batch behind the stop that proves the one at the stop durable.
+    pub(super) proof: Option<Found>,
 }
 
 /// Reads the log in `files`, which are consecutive; `apply` gets every record at or after
-/// `replay_from`. `None` if not even a first batch is there.
+/// `replay_from`. Refuses if acknowledged data is damaged.
 pub(super) async fn read_log<D: Disk>(
     files: &[Rc<JournalFile<D>>],
     replay_from: Position,
-    mut apply: impl FnMut(Position, &[u8]) -> Result<(), ApplyError>,
+    apply: impl FnMut(Position, &[u8]) -> Result<(), ApplyError>,
 ) -> Result<Option<LogEnd>, StorageError> {
+    let Scan { end, stop, proof } = scan_log(files, replay_from, apply).await?;
+    match proof {
+        None => Ok(end),
+        Some(proof) => Err(StorageError::DamagedBatch {
+            path: files[stop.file].path.clone(),
+            offset: stop.offset,
+            batch: stop.next_number,
+            proof: proof.header.number,
+        }),
+    }
+}
+
+/// As [`read_log`], but reports damage instead of refusing.
+pub(super) async fn scan_log<D: Disk>(
+    files: &[Rc<JournalFile<D>>],
+    replay_from: Position,
+    mut apply: impl FnMut(Position, &[u8]) -> Result<(), ApplyError>,
+) -> Result<Scan, StorageError> {
     let mut end: Option<LogEnd> = None;
-    let mut tail_from = (0, FILE_HEADER_BYTES);
+    let mut stop = Stop {
+        file: 0,
+        offset: FILE_HEADER_BYTES,
+        next_number: 1,
+        epoch: 0,
+    };
     for (index, file) in files.iter().enumerate() {
         let mut window = Window::new(file);
         let mut offset = FILE_HEADER_BYTES;
-        let mut continued = false;
         while let Some(header) = window
             .whole_batch(offset, |header| continues(&end, header))
             .await?
         {
-            let len = header.body_bytes as usize;
-            let body = &window.at(offset, BATCH_HEADER_BYTES + len).await?[BATCH_HEADER_BYTES..];
-            for (position, record) in (header.first_record..).zip(Records::new(&header, body)) {
-                let Some(record) = record else {
-                    let (path, batch) = (file.path.clone(), header.number);
-                    return Err(StorageError::MalformedBatch {
-                        path,
-                        offset,
-                        batch,
-                    });
-                };
-                if position >= replay_from.0 {
-                    apply(Position(position), record).map_err(|source| StorageError::Apply {
-                        path: file.path.clone(),
-                        offset,
-                        position,
-                        source,
-                    })?;
-                }
-            }
-            let (number, bytes) = (header.number, header.batch_bytes());
-            advance(
-                &mut end,
-                &header,
-                !continued,
-                BatchPlace {
-                    number,
-                    file: index,
-                    offset,
-                    bytes,
-                },
-            );
-            offset += bytes;
-            continued = true;
+            let len = BATCH_HEADER_BYTES + header.body_bytes as usize;
+            let body = &window.at(offset, len).await?[BATCH_HEADER_BYTES..];
+            apply_batch(file, &header, body, replay_from, &mut apply)?;
+            advance(&mut end, &header, index);
+            offset += header.batch_bytes();
         }
-        // A later file may go on where this one has no room left: its first batch tells.
-        if continued {
-            tail_from = (index, offset);
-        } else {
+        // Where this file has no room left the next goes on: its first batch tells.
+        if offset == FILE_HEADER_BYTES {
             break;
         }
+        let (next_number, epoch) = end
+            .as_ref()
+            .map_or((1, 0), |end| (end.next_number, end.epoch));
+        stop = Stop {
+            file: index,
+            offset,
+            next_number,
+            epoch,
+        };
     }
-    let next_number = end.as_ref().map_or(1, |end| end.next_number);
-    let epoch = end.as_ref().map_or(0, |end| end.epoch);
-    let tail = search_tail(files, tail_from, next_number, epoch).await?;
-    Ok(end.map(|end| LogEnd { tail, ..end }))
+    match (search_proof(files, stop).await?, end) {
+        (Ok(tail), end) => {
+            let end = end.map(|end| LogEnd { tail, ..end });
+            Ok(Scan {
+                end,
+                stop,
+                proof: None,
+            })
+        }
+        (Err(proof), end) => Ok(Scan {
+            end,
+            stop,
+            proof: Some(proof),
+        }),
+    }
+}
+
+fn apply_batch<D: Disk>(
+    file: &JournalFile<D>,
+    header: &BatchHeader,
+    body: &[u8],
+    replay_from: Position,
+    apply: &mut impl FnMut(Position, &[u8]) -> Result<(), ApplyError>,
+) -> Result<(), StorageError> {
+    let path = || file.path.clone();
+    let (offset, batch) = (header.offset, header.number);
+    for (position, record) in (header.first_record..).zip(Records::new(header, body)) {
+        let Some(record) = record else {
+            return Err(StorageError::MalformedBatch {
+                path: path(),
+                offset,
+                batch,
+            });
+        };
+        if position >= replay_from.0 {
+            let refused = |source| StorageError::Apply {
+                path: path(),
+                offset,
+                position,
+                source,
+            };
+            apply(Position(position), record).map_err(refused)?;
+        }
+    }
+    Ok(())
 }
 
 /// True if the batch follows what was read so far.
@@ -173,13 +214,14 @@ fn continues(end: &Option<LogEnd>, header: &BatchHeader) -> bool {
         && (header.epoch == end.epoch || (opens && header.epoch > end.epoch))
 }
 
-fn advance(end: &mut Option<LogEnd>, header: &BatchHeader, first_in_file: bool, place: BatchPlace) {
+/// Takes one more batch into the log.
+fn advance(end: &mut Option<LogEnd>, header: &BatchHeader, file: usize) {
     let end = end.get_or_insert_with(|| LogEnd {
-        file: place.file,
-        offset: place.offset,
-        next_number: header.number,
-        next_record: header.first_record,
-        epoch: header.epoch,
+        file,
+        offset: 0,
+        next_number: 0,
+        next_record: 0,
+        epoch: 0,
         durable: 0,
         spans: Vec::new(),
         unproven: VecDeque::new(),
@@ -188,154 +230,32 @@ fn advance(end: &mut Option<LogEnd>, header: &BatchHeader, first_in_file: bool, 
         records: 0,
         bytes: 0,
     });
-    if first_in_file {
-        let (first_number, first_record) = (header.number, header.first_record);
+    let (number, offset, bytes) = (header.number, header.offset, header.batch_bytes());
+    if offset == FILE_HEADER_BYTES {
         end.spans.push(Span {
-            first_number,
-            first_record,
+            first_number: number,
+            first_record: header.first_record,
         });
     }
-    end.file = place.file;
-    end.offset = place.offset + place.bytes;
-    end.next_number = header.number + 1;
+    end.file = file;
+    end.offset = offset + bytes;
+    end.next_number = number + 1;
     end.next_record = header.first_record + u64::from(header.record_count);
     end.epoch = header.epoch;
     end.durable = end.durable.max(header.durable);
     end.batches += 1;
     end.records += u64::from(header.record_count);
-    end.bytes += place.bytes;
-    end.unproven.push_back(place);
+    end.bytes += bytes;
+    end.unproven.push_back(BatchPlace {
+        number,
+        file,
+        offset,
+        bytes,
+    });
     while let Some(oldest) = end.unproven.front()
         && (oldest.number <= end.durable || end.unproven.len() > IN_FLIGHT_LIMIT)
     {
         end.unproven.pop_front();
-    }
-}
-
-/// Looks behind the end of the log for a whole batch that proves batch `next_number` durable.
-async fn search_tail<D: Disk>(
-    files: &[Rc<JournalFile<D>>],
-    from: (usize, u64),
-    next_number: u64,
-    epoch: u64,
-) -> Result<Tail, StorageError> {
-    let mut tail = Tail::Clean;
-    for (index, file) in files.iter().enumerate().skip(from.0) {
-        let mut window = Window::new(file);
-        let mut offset = if index == from.0 {
-            from.1
-        } else {
-            FILE_HEADER_BYTES
-        };
-        while offset < file.header.file_bytes {
-            let block = window.at(offset, DISK_ALIGN).await?;
-            if tail == Tail::Clean && block.iter().any(|byte| *byte != 0) {
-                tail = Tail::Stale;
-            }
-            if let Some(header) = BatchHeader::decode(block, &file.header, offset)
-                && header.epoch >= epoch
-            {
-                if header.number == next_number {
-                    tail = Tail::Torn(next_number);
-                }
-                let proof = header.number >= next_number && header.durable >= next_number;
-                if proof && window.whole_batch(offset, |_| true).await?.is_some() {
-                    let damaged = &files[from.0];
-                    return Err(StorageError::DamagedBatch {
-                        path: damaged.path.clone(),
-                        offset: from.1,
-                        batch: next_number,
-                        proof: header.number,
-                    });
-                }
-            }
-            offset += DISK_ALIGN as u64;
-        }
-    }
-    Ok(tail)
-}
-
-/// Bytes of a file from some offset on, read ahead in large aligned pieces.
-pub(super) struct Window<'a, D: Disk> {
-    file: &'a JournalFile<D>,
-    start: u64,
-    bytes: Vec<u8>,
-}
-
-impl<'a, D: Disk> Window<'a, D> {
-    pub(super) fn new(file: &'a JournalFile<D>) -> Self {
-        Self {
-            file,
-            start: 0,
-            bytes: Vec::new(),
-        }
-    }
-
-    /// The `len` bytes at `offset`, a multiple of 4 KiB, within the file's nominal size. What a
-    /// file lost at its end reads as zeros.
-    pub(super) async fn at(&mut self, offset: u64, len: usize) -> Result<&[u8], StorageError> {
-        let held = self.start..=self.start + self.bytes.len() as u64;
-        if !held.contains(&offset) {
-            self.bytes.clear();
-            self.start = offset;
-        }
-        let mut at = (offset - self.start) as usize;
-        if at + len > self.bytes.len() {
-            self.bytes.drain(..at);
-            self.start = offset;
-            at = 0;
-            while self.bytes.len() < len {
-                self.read_more().await?;
-            }
-        }
-        Ok(&self.bytes[at..at + len])
-    }
-
-    async fn read_more(&mut self) -> Result<(), StorageError> {
-        let offset = self.start + self.bytes.len() as u64;
-        let want = self.file.room_at(offset).min(DISK_IO_BYTES_MAX as u64) as usize;
-        let read = |error| StorageError::io_at("read", &self.file.path, offset)(error);
-        let piece = self.file.file.read_at(offset, want).await.map_err(read)?;
-        let there = self.file.len.saturating_sub(offset).min(want as u64) as usize;
-        if piece.len() >= there {
-            self.bytes.extend_from_slice(&piece[..there]);
-            self.bytes.resize((offset - self.start) as usize + want, 0);
-            return Ok(());
-        }
-        // Only whole blocks: the next read begins where this one ended.
-        let whole = piece.len() / DISK_ALIGN * DISK_ALIGN;
-        if whole == 0 {
-            let path = self.file.path.clone();
-            return Err(StorageError::ShortRead {
-                path,
-                offset,
-                expected: there,
-            });
-        }
-        self.bytes.extend_from_slice(&piece[..whole]);
-        Ok(())
-    }
-
-    /// The header of the batch at `offset`, if `accept` takes it and its body verifies.
-    async fn whole_batch(
-        &mut self,
-        offset: u64,
-        accept: impl Fn(&BatchHeader) -> bool,
-    ) -> Result<Option<BatchHeader>, StorageError> {
-        let file = self.file.header;
-        if offset >= file.file_bytes {
-            return Ok(None);
-        }
-        let block = self.at(offset, DISK_ALIGN).await?;
-        let Some(header) = BatchHeader::decode(block, &file, offset).filter(accept) else {
-            return Ok(None);
-        };
-        let bytes = self
-            .at(offset, BATCH_HEADER_BYTES + header.body_bytes as usize)
-            .await?;
-        Ok(header
-            .verifies(&bytes[BATCH_HEADER_BYTES..])
-            .then_some(header))
     }
 }
 

@@ -27,8 +27,10 @@ use std::rc::Rc;
 use super::batch::OpenBatch;
 use super::file::{Home, JournalFile, Name, NewFile, file_path, make_file};
 use super::format::{FILE_HEADER_BYTES, FLAG_EPOCH_OPEN};
-use super::reader::{Cut, LogEnd, Span, Tail, Window, read_log};
+use super::reader::{Cut, LogEnd, Span, read_log};
 use super::signal::Signal;
+use super::tail::Tail;
+use super::window::Window;
 use super::writer::{commit, write_piece};
 use super::{Inner, Journal, JournalStats, Options, Position, Queue};
 use crate::base::limits::DISK_IO_BYTES_MAX;
@@ -57,13 +59,13 @@ pub struct RecoveryReport {
 }
 
 /// What is in a journal's directory.
-struct Listing {
-    numbers: Vec<u64>,
+pub(super) struct Listing {
+    pub(super) numbers: Vec<u64>,
     preparing: Vec<PathBuf>,
     unknown: Vec<PathBuf>,
 }
 
-async fn list<D: Disk>(disk: &D, dir: &Path) -> Result<Listing, StorageError> {
+pub(super) async fn list<D: Disk>(disk: &D, dir: &Path) -> Result<Listing, StorageError> {
     let names = disk
         .list_dir(dir)
         .await
@@ -81,20 +83,25 @@ async fn list<D: Disk>(disk: &D, dir: &Path) -> Result<Listing, StorageError> {
         }
     }
     listing.numbers.sort_unstable();
-    if let Some(pair) = listing
+    Ok(listing)
+}
+
+/// Refuses a directory in which a file of the sequence is missing.
+fn check_gaps(dir: &Path, listing: &Listing) -> Result<(), StorageError> {
+    match listing
         .numbers
         .windows(2)
         .find(|pair| pair[0] + 1 != pair[1])
     {
-        return Err(StorageError::MissingFile {
+        Some(pair) => Err(StorageError::MissingFile {
             path: file_path(dir, pair[0] + 1),
-        });
+        }),
+        None => Ok(()),
     }
-    Ok(listing)
 }
 
 /// Opens all files; they belong to one journal of one shard.
-async fn open_files<D: Disk>(
+pub(super) async fn open_files<D: Disk>(
     disk: &D,
     dir: &Path,
     numbers: &[u64],
@@ -123,6 +130,7 @@ pub async fn read_journal<D: Disk>(
     apply: impl FnMut(Position, &[u8]) -> Result<(), ApplyError>,
 ) -> Result<RecoveryReport, StorageError> {
     let listing = list(disk, dir).await?;
+    check_gaps(dir, &listing)?;
     let files = open_files(disk, dir, &listing.numbers, Access::Read).await?;
     let end = read_log(&files, replay_from, apply).await?;
     check_start(dir, &files, end.as_ref(), replay_from)?;
@@ -191,6 +199,7 @@ impl<D: Disk> Journal<D> {
     ) -> Result<(Self, RecoveryReport), StorageError> {
         options.check()?;
         let listing = list(&disk, dir).await?;
+        check_gaps(dir, &listing)?;
         for path in &listing.preparing {
             disk.remove(path)
                 .await

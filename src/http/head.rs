@@ -1,0 +1,70 @@
+//! HEAD and DELETE of a stream, and PUT of a bucket: answers out (base
+//! protocol 5.4, 5.5; extensions 1.2, 2.4).
+
+use crate::{
+    http::{
+        answer::{Envelope, Shared},
+        create::lifetime_fields,
+    },
+    protocol::{caching::NO_STORE, incarnation::Incarnation},
+    shard::request::StreamHead,
+};
+
+/// The request limits that HEAD names.
+#[derive(Clone, Copy, Debug)]
+pub struct NamedLimits {
+    /// `Ursula-Max-Request-Bytes`.
+    pub request_bytes_max: u64,
+    /// `Ursula-Max-Snapshot-Bytes`.
+    pub snapshot_bytes_max: u64,
+}
+
+/// Writes the answer to HEAD.
+pub fn answer(
+    envelope: &Envelope,
+    shared: &Shared,
+    stream: &StreamHead,
+    limits: NamedLimits,
+    out: &mut Vec<u8>,
+) {
+    let mut head = envelope.begin(shared, out, 200);
+    head.header("Content-Type", stream.content_type.as_str().as_bytes());
+    head.header_u64("Stream-Incarnation", stream.extent.incarnation.0);
+    head.offset("Stream-Next-Offset", stream.extent.tail);
+    head.offset("Stream-Retained-Offset", stream.extent.retained);
+    // The offset that HEAD names is the tail of this moment.
+    head.header("Stream-Up-To-Date", b"true");
+    if let Some(snapshot) = &stream.snapshot {
+        snapshot.headers(&mut |name, value| {
+            head.header(name, value);
+        });
+    }
+    lifetime_fields(&mut head, stream.lifetime);
+    if stream.extent.closed {
+        head.header("Stream-Closed", b"true");
+    }
+    head.header_u64("Ursula-Max-Request-Bytes", limits.request_bytes_max);
+    head.header_u64("Ursula-Max-Snapshot-Bytes", limits.snapshot_bytes_max);
+    head.header("Cache-Control", NO_STORE.as_bytes());
+    head.finish_no_body();
+}
+
+/// Writes an answer that has nothing to say but that it was done: 204, with the stream's token if
+/// there still is a stream.
+pub fn done(
+    envelope: &Envelope,
+    shared: &Shared,
+    incarnation: Option<Incarnation>,
+    out: &mut Vec<u8>,
+) {
+    let mut head = envelope.begin(shared, out, 204);
+    if let Some(incarnation) = incarnation {
+        head.header_u64("Stream-Incarnation", incarnation.0);
+    }
+    head.finish_no_body();
+}
+
+/// Writes the answer to PUT of a bucket.
+pub fn bucket(envelope: &Envelope, shared: &Shared, out: &mut Vec<u8>) {
+    envelope.begin(shared, out, 201).finish_with_length(0);
+}

@@ -1,0 +1,504 @@
+//! One client's connection, from accept to close: moves bytes between its
+//! socket and the machine that speaks HTTP, and runs its requests in order.
+//!
+//! Pipelined appends are staged as they are read and answered in order once
+//! they are durable, so that one connection can fill a batch; every other
+//! request first waits for the answers before it. While nothing is asked, a
+//! connection holds no buffer. A panic in a request ends its connection, not
+//! its core.
+
+use std::{collections::VecDeque, future::poll_fn, panic::AssertUnwindSafe, rc::Rc, task::Poll};
+
+use futures_lite::FutureExt as _;
+
+use crate::{
+    base::limits::KIB,
+    http::{
+        answer::{self, Body, Envelope, Piece},
+        append,
+        connection::{
+            BodyEvent, Connection, ConnectionLimits, Continue, DrainEvent, HeadEvent, Next, Phase,
+        },
+        encode,
+        headers::Headers,
+        operation::Operation,
+        parse,
+        route::route,
+        stored_body::Finished,
+    },
+    protocol::{error::Refusal, read::Live},
+    server::{
+        core::{Core, Pending},
+        exchange::{perform, yield_if_needed},
+        live,
+        socket::{Socket, SocketError},
+    },
+    shard::request::{Reply, Request},
+};
+
+/// Output is written out when this much has gathered, in bytes.
+const OUTPUT_BYTES: usize = 64 * KIB;
+/// An idle connection keeps no output buffer larger than this, in bytes.
+const IDLE_OUTPUT_BYTES: usize = 0;
+
+/// Serves a connection until it ends.
+pub async fn serve(core: Rc<Core>, socket: Socket) {
+    let mut client = Client {
+        connection: Connection::new(ConnectionLimits::from(&core.limits)),
+        socket,
+        out: Vec::new(),
+        pending: VecDeque::new(),
+        core: core.clone(),
+    };
+    let served = AssertUnwindSafe(client.run()).catch_unwind().await;
+    match served {
+        Ok(Ok(()) | Err(SocketError::Broken(_))) => {}
+        Ok(Err(SocketError::TimedOut)) => core.metrics.timeouts_total.increment(),
+        Err(_) => tracing::error!("a request panicked; its connection was closed"),
+    }
+}
+
+struct Client {
+    core: Rc<Core>,
+    socket: Socket,
+    connection: Connection,
+    out: Vec<u8>,
+    pending: VecDeque<(Pending, Envelope)>,
+}
+
+/// What a request's body came to.
+enum Received {
+    /// It is whole.
+    Whole(Finished),
+    /// The request is refused, and its end not waited for.
+    Refused(Refusal),
+    /// The framing is broken: answer and close.
+    Broken(parse::Refusal),
+    /// The client is gone.
+    Gone,
+}
+
+impl Client {
+    async fn run(&mut self) -> Result<(), SocketError> {
+        loop {
+            match self.connection.next_head() {
+                HeadEvent::Head => {
+                    if !self.request().await? {
+                        return Ok(());
+                    }
+                }
+                HeadEvent::NeedInput => {
+                    self.settle().await;
+                    self.flush().await?;
+                    if !self.read_more().await? {
+                        return Ok(());
+                    }
+                }
+                HeadEvent::Refused(refusal) => {
+                    self.settle().await;
+                    self.refuse_framing(&refusal);
+                    return self.finish().await.map(|_| ());
+                }
+                HeadEvent::Truncated | HeadEvent::Closed => {
+                    self.settle().await;
+                    return self.flush().await;
+                }
+            }
+        }
+    }
+
+    /// Reads what the client sends; false when the connection is to be closed.
+    async fn read_more(&mut self) -> Result<bool, SocketError> {
+        let limits = &self.core.limits;
+        let phase = self.connection.phase();
+        if phase != Phase::Idle || self.connection.has_input() {
+            self.socket.seat.set_timeout(limits.head_timeout);
+            let read = self.socket.read(self.connection.space()).await;
+            return match read {
+                Ok(count) => {
+                    self.connection.received(count);
+                    Ok(true)
+                }
+                Err(SocketError::TimedOut) => {
+                    self.refuse_framing(&parse::Refusal::TIMEOUT);
+                    self.flush().await?;
+                    self.socket.end_writing().await;
+                    Err(SocketError::TimedOut)
+                }
+                Err(broken) => Err(broken),
+            };
+        }
+        self.connection.release();
+        if self.out.capacity() > IDLE_OUTPUT_BYTES {
+            self.out = Vec::new();
+        }
+        self.socket.seat.set_timeout(limits.idle_timeout);
+        let core = self.core.clone();
+        let (socket, connection) = (&mut self.socket, &mut self.connection);
+        poll_fn(|cx| {
+            if socket.seat.is_draining() {
+                return Poll::Ready(Ok(false));
+            }
+            let mut scratch = core.scratch.borrow_mut();
+            match socket.poll_read(cx, &mut scratch) {
+                Poll::Ready(Ok(0)) => {
+                    connection.receive_end();
+                    Poll::Ready(Ok(true))
+                }
+                Poll::Ready(Ok(count)) => {
+                    // The buffer is empty and larger than what one read brings.
+                    let taken = connection.receive(scratch.get(..count).unwrap_or_default());
+                    debug_assert_eq!(taken, count);
+                    Poll::Ready(Ok(taken == count))
+                }
+                Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
+                Poll::Pending => match socket.poll_over(cx) {
+                    Poll::Ready(Err(SocketError::TimedOut)) => Poll::Ready(Ok(false)),
+                    other => other,
+                },
+            }
+        })
+        .await
+    }
+
+    /// Runs the request whose head is in hand; false when the connection is to be closed.
+    async fn request(&mut self) -> Result<bool, SocketError> {
+        self.core.metrics.requests_total.increment();
+        if self.socket.seat.is_draining() {
+            self.connection.close_after_this();
+        }
+        let head = self.connection.head();
+        let (method, version_minor) = (head.method, head.version_minor);
+        let (mut envelope, operation) = {
+            let headers = Headers::collect(self.connection.headers());
+            let envelope = Envelope::new(method, version_minor, &headers);
+            let routed = route(method, self.connection.target());
+            let operation = routed.and_then(|routed| Operation::new(&routed, &headers));
+            (envelope, operation)
+        };
+        let received = match &operation {
+            Err(refusal) => {
+                self.connection.reject();
+                Received::Refused(refusal.clone())
+            }
+            Ok(operation) if operation.body().is_some() => self.body(operation).await?,
+            Ok(_) => {
+                self.connection.reject();
+                Received::Whole(Finished {
+                    bytes: bytes::Bytes::new(),
+                    received: 0,
+                    is_json: false,
+                })
+            }
+        };
+        envelope.close = self.connection.should_close();
+        let body = match received {
+            Received::Gone => return Ok(false),
+            Received::Broken(refusal) => {
+                self.settle().await;
+                self.refuse_framing(&refusal);
+                return self.finish().await;
+            }
+            Received::Refused(refusal) => Err(refusal),
+            Received::Whole(body) => Ok(body),
+        };
+        let body = body.and_then(|body| {
+            if let Ok(Operation::Append(request)) = &operation {
+                append::check(request, body.received)?;
+                if body.received > 0 && body.bytes.is_empty() {
+                    return Err(Refusal::EmptyJsonArray);
+                }
+            }
+            Ok(body)
+        });
+        match (operation, body) {
+            (Ok(Operation::Append(mut request)), Ok(body)) => {
+                request.body = body.bytes;
+                let key = request.key.clone();
+                let pending = self.core.call(&key, Request::Append(request));
+                self.pending.push_back((pending, envelope));
+                if self.pending.len() >= self.core.limits.pipeline_max.max(1) {
+                    self.settle().await;
+                }
+            }
+            (Ok(Operation::Read(operation)), Ok(_)) => {
+                self.settle().await;
+                return self.read(operation, envelope).await;
+            }
+            (Ok(operation), Ok(body)) => {
+                self.settle().await;
+                let outcome = perform(&self.core, operation, body, &envelope, &mut self.out).await;
+                self.answer(outcome, &envelope).await?;
+            }
+            (_, Err(refusal)) | (Err(refusal), _) => {
+                self.settle().await;
+                self.answer(Err(refusal), &envelope).await?;
+            }
+        }
+        self.finish().await
+    }
+
+    /// A GET of a stream, which may stay open.
+    async fn read(
+        &mut self,
+        operation: crate::http::operation::ReadOperation,
+        mut envelope: Envelope,
+    ) -> Result<bool, SocketError> {
+        if operation.query.live != Live::Sse {
+            let outcome = live::read_once(
+                &self.core,
+                &operation,
+                &envelope,
+                &mut self.socket,
+                &mut self.connection,
+                &mut self.out,
+            );
+            let outcome = Box::pin(outcome).await;
+            self.answer(outcome, &envelope).await?;
+            return self.finish().await;
+        }
+        // What a client sends into an event stream is not read as requests: it closes after it.
+        self.connection.close_after_this();
+        envelope.close = true;
+        match live::open(&self.core, &operation, &envelope, &mut self.out).await {
+            Ok(stream) => {
+                // Only the position is kept while it waits.
+                let _ = self.connection.finish();
+                let run = stream.run(&self.core, &envelope, &mut self.socket, &mut self.out);
+                Box::pin(run).await?;
+                self.socket.end_writing().await;
+                Ok(false)
+            }
+            Err(refusal) => {
+                self.answer(Err(refusal), &envelope).await?;
+                self.finish().await
+            }
+        }
+    }
+
+    /// Receives the body of a request that takes one.
+    async fn body(&mut self, operation: &Operation) -> Result<Received, SocketError> {
+        let limit = self.core.limits.request_bytes_max;
+        let Some(mut body) = operation.body() else {
+            return Ok(Received::Refused(Refusal::Internal));
+        };
+        match self.connection.accept_body(limit) {
+            Err(refusal) => return Ok(refused_body(refusal, limit)),
+            Ok(Continue::No) => {}
+            Ok(Continue::Send) => {
+                self.settle().await;
+                if let Err(refusal) = self.look_ahead(operation).await {
+                    self.connection.reject();
+                    self.connection.close_after_this();
+                    return Ok(Received::Refused(refusal));
+                }
+                self.out.extend_from_slice(encode::CONTINUE);
+            }
+        }
+        let mut charge = BodyCharge {
+            core: self.core.clone(),
+            bytes: 0,
+        };
+        let started_ns = self.core.clock.monotonic_ns();
+        let total_ns = self.core.limits.body_total_timeout.as_nanos();
+        loop {
+            match self.connection.next_body() {
+                BodyEvent::Piece(piece) => {
+                    if let Err(refusal) = body
+                        .push(piece)
+                        .and_then(|()| charge.set(body.memory_bytes()))
+                    {
+                        self.connection.reject();
+                        return Ok(Received::Refused(refusal));
+                    }
+                }
+                BodyEvent::Done => {
+                    return Ok(match body.finish(operation.digest()) {
+                        Ok(finished) => Received::Whole(finished),
+                        Err(refusal) => Received::Refused(refusal),
+                    });
+                }
+                BodyEvent::Refused(refusal) => return Ok(refused_body(refusal, limit)),
+                BodyEvent::Truncated => return Ok(Received::Gone),
+                BodyEvent::NeedInput => {
+                    self.settle().await;
+                    self.flush().await?;
+                    self.socket.seat.set_timeout(self.core.limits.body_timeout);
+                    let read = self.socket.read(self.connection.space()).await;
+                    let spent_ns = self.core.clock.monotonic_ns().saturating_sub(started_ns);
+                    match read {
+                        Ok(_) if u128::from(spent_ns) > total_ns => {
+                            return Ok(Received::Broken(parse::Refusal::TIMEOUT));
+                        }
+                        Ok(count) => self.connection.received(count),
+                        Err(SocketError::TimedOut) => {
+                            self.core.metrics.timeouts_total.increment();
+                            return Ok(Received::Broken(parse::Refusal::TIMEOUT));
+                        }
+                        Err(broken) => return Err(broken),
+                    }
+                    yield_if_needed().await;
+                }
+            }
+        }
+    }
+
+    /// Before a client is told to send a body: would it be refused whatever the body is?
+    async fn look_ahead(&mut self, operation: &Operation) -> Result<(), Refusal> {
+        let Some(target) = operation.written_stream() else {
+            return Ok(());
+        };
+        let key = target.key.clone();
+        let Reply::Head(stream) = self.core.call(&key, Request::Head(target)).await? else {
+            return Err(Refusal::Internal);
+        };
+        let Operation::Append(request) = operation else {
+            return Ok(());
+        };
+        let tail = stream.extent.tail;
+        if stream.extent.closed && request.producer.is_none() {
+            return Err(Refusal::Closed { tail });
+        }
+        match &request.content_type {
+            Some(got) if !stream.content_type.matches(got) => Err(Refusal::ContentTypeMismatch {
+                got: got.clone(),
+                want: stream.content_type,
+                tail,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits for the appends before, and writes their answers in order.
+    async fn settle(&mut self) {
+        while let Some((pending, envelope)) = self.pending.pop_front() {
+            let outcome = pending.await;
+            let shared = self.core.shared.borrow();
+            let refusal = match outcome {
+                Ok(Reply::Appended(appended)) => {
+                    append::answer(&envelope, &shared, &appended, &mut self.out);
+                    continue;
+                }
+                Ok(_) => Refusal::Internal,
+                Err(refusal) => refusal,
+            };
+            self.core.metrics.refusals_total.increment();
+            answer::refuse(&envelope, &shared, &refusal, &mut self.out);
+        }
+    }
+
+    /// Writes an answer: its head is in `out`, its body follows piece by piece.
+    async fn answer(
+        &mut self,
+        outcome: Result<Body, Refusal>,
+        envelope: &Envelope,
+    ) -> Result<(), SocketError> {
+        let mut body = match outcome {
+            Ok(body) => body,
+            Err(refusal) => {
+                self.core.metrics.refusals_total.increment();
+                let shared = self.core.shared.borrow();
+                answer::refuse(envelope, &shared, &refusal, &mut self.out);
+                Body::None
+            }
+        };
+        loop {
+            match body.next(&mut self.out) {
+                Piece::Done => break,
+                Piece::Buffered => {
+                    if self.out.len() >= OUTPUT_BYTES {
+                        self.flush().await?;
+                    }
+                }
+                Piece::Shared(piece) => {
+                    if piece.len() + self.out.len() <= OUTPUT_BYTES {
+                        self.out.extend_from_slice(&piece);
+                    } else {
+                        self.flush().await?;
+                        let timeout = self.core.limits.write_timeout;
+                        self.socket.write_all(&piece, timeout).await?;
+                    }
+                }
+            }
+            yield_if_needed().await;
+        }
+        if self.out.len() >= OUTPUT_BYTES {
+            self.flush().await?;
+        }
+        Ok(())
+    }
+
+    fn refuse_framing(&mut self, refusal: &parse::Refusal) {
+        self.core.metrics.refusals_total.increment();
+        let limit = self.core.limits.request_bytes_max;
+        let shared = self.core.shared.borrow();
+        answer::refuse_framing(&shared, refusal, limit, &mut self.out);
+    }
+
+    /// Ends the request in hand; false when the connection is to be closed.
+    async fn finish(&mut self) -> Result<bool, SocketError> {
+        match self.connection.finish() {
+            Next::Head => Ok(true),
+            Next::Close => {
+                self.settle().await;
+                self.flush().await?;
+                self.socket.end_writing().await;
+                Ok(false)
+            }
+            Next::Drain => {
+                self.settle().await;
+                self.flush().await?;
+                self.socket.end_writing().await;
+                self.socket.seat.set_timeout(self.core.limits.drain_timeout);
+                while self.connection.drain() == DrainEvent::NeedInput {
+                    let count = self.socket.read(self.connection.space()).await?;
+                    self.connection.received(count);
+                    yield_if_needed().await;
+                }
+                Ok(false)
+            }
+        }
+    }
+
+    async fn flush(&mut self) -> Result<(), SocketError> {
+        if !self.out.is_empty() {
+            let timeout = self.core.limits.write_timeout;
+            self.socket.write_all(&self.out, timeout).await?;
+            self.out.clear();
+        }
+        Ok(())
+    }
+}
+
+fn refused_body(refusal: parse::Refusal, limit: u64) -> Received {
+    if refusal.status == 413 {
+        Received::Refused(Refusal::RequestTooLarge { limit })
+    } else {
+        Received::Broken(refusal)
+    }
+}
+
+/// Memory that a body in flight is charged; given back when dropped.
+struct BodyCharge {
+    core: Rc<Core>,
+    bytes: u64,
+}
+
+impl BodyCharge {
+    fn set(&mut self, bytes: u64) -> Result<(), Refusal> {
+        let others = self.core.body_bytes.get().saturating_sub(self.bytes);
+        if bytes > self.bytes && others.saturating_add(bytes) > self.core.body_bytes_max {
+            return Err(Refusal::BodyBudget);
+        }
+        self.bytes = bytes;
+        self.core.body_bytes.set(others.saturating_add(bytes));
+        Ok(())
+    }
+}
+
+impl Drop for BodyCharge {
+    fn drop(&mut self) {
+        let left = self.core.body_bytes.get().saturating_sub(self.bytes);
+        self.core.body_bytes.set(left);
+    }
+}

@@ -1,0 +1,230 @@
+//! What the tasks of one core share, and how a request gets to the core that
+//! owns its stream.
+
+use std::{
+    cell::{Cell, RefCell},
+    future::Future,
+    pin::Pin,
+    rc::Rc,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use crate::{
+    base::{limits::Limits, rng::Rng, time::Clock},
+    http::{answer::Shared, head::NamedLimits},
+    protocol::{error::Refusal, fork::ForkOrigin, incarnation::Incarnation, stream_key::StreamKey},
+    server::{metrics::ShardMetrics, seat::Seats},
+    shard::{
+        live::{Hub, Reader, Watch},
+        mailbox::{Desk, PendingReply},
+        owner::{Peers, Shard},
+        placement::Placement,
+        request::{BatchNumber, Reply, Request, Watching},
+    },
+};
+
+/// One core.
+pub struct Core {
+    /// Its number: also that of its shard.
+    pub id: usize,
+    /// The streams it owns.
+    pub shard: Rc<Shard>,
+    /// Its live readers.
+    pub hub: Rc<Hub>,
+    /// Its mailbox.
+    pub desk: Rc<Desk>,
+    /// Who owns what.
+    pub placement: Placement,
+    /// Every bound.
+    pub limits: Limits,
+    /// What its answers share.
+    pub shared: RefCell<Shared>,
+    /// Randomness for cursors, part ids and boundaries.
+    pub rng: RefCell<Rng>,
+    /// The time.
+    pub clock: Rc<dyn Clock>,
+    /// Its connections.
+    pub seats: Rc<Seats>,
+    /// What it counts.
+    pub metrics: Arc<ShardMetrics>,
+    /// Where reads go before anybody knows what they are; see [`socket`](super::socket).
+    pub scratch: RefCell<Vec<u8>>,
+    /// Memory held by request bodies in flight, in bytes.
+    pub body_bytes: Cell<u64>,
+    /// Its share of the budget for that.
+    pub body_bytes_max: u64,
+    /// Its share of the live reads.
+    pub live_reads_max: usize,
+}
+
+impl Core {
+    /// Asks the owner of `key`. Nothing is staged unless this returns `Ok`.
+    pub fn call(&self, key: &StreamKey, request: Request) -> Pending {
+        self.call_shard(self.placement.owner(key), request)
+    }
+
+    /// Asks shard `owner`.
+    pub fn call_shard(&self, owner: usize, request: Request) -> Pending {
+        if owner == self.id {
+            let staged = self.shard.execute(request);
+            return Pending::Local {
+                shard: self.shard.clone(),
+                after: staged.after,
+                outcome: Some(staged.outcome),
+            };
+        }
+        match self.desk.send(owner, request) {
+            Ok(reply) => Pending::Remote(reply),
+            Err(refusal) => Pending::refused(&self.shard, refusal),
+        }
+    }
+
+    /// Joins the readers of a stream that its owner has just registered one for.
+    #[must_use]
+    pub fn join(self: &Rc<Self>, key: &StreamKey, watching: &Watching) -> LiveReader {
+        LiveReader {
+            core: self.clone(),
+            owner: self.placement.owner(key),
+            incarnation: watching.extent.incarnation,
+            reader: self.hub.join(watching.watch.clone()),
+        }
+    }
+
+    /// Checks that one more live read may be opened.
+    ///
+    /// # Errors
+    /// [`Refusal::LiveReadLimit`].
+    pub fn check_live_reads(&self) -> Result<(), Refusal> {
+        if self.hub.readers() >= self.live_reads_max {
+            return Err(Refusal::LiveReadLimit);
+        }
+        Ok(())
+    }
+
+    /// The limits that HEAD names.
+    #[must_use]
+    pub fn named_limits(&self) -> NamedLimits {
+        NamedLimits {
+            request_bytes_max: self.limits.request_bytes_max,
+            snapshot_bytes_max: self.limits.snapshot_bytes_max,
+        }
+    }
+
+    /// The cursor of a live answer.
+    #[must_use]
+    pub fn cursor(&self, client: Option<&[u8]>) -> u64 {
+        let random = self.rng.borrow_mut().next_u64();
+        crate::protocol::cursor::cursor(self.clock.now_ms(), client, random)
+    }
+}
+
+/// An outcome to come: once it is there, everything it rests on is durable.
+#[must_use]
+pub enum Pending {
+    /// From this core's own shard.
+    Local {
+        /// The shard.
+        shard: Rc<Shard>,
+        /// The batch to wait for.
+        after: BatchNumber,
+        /// The outcome.
+        outcome: Option<Result<Reply, Refusal>>,
+    },
+    /// From another core.
+    Remote(PendingReply),
+}
+
+impl Pending {
+    fn refused(shard: &Rc<Shard>, refusal: Refusal) -> Self {
+        Self::Local {
+            shard: shard.clone(),
+            after: BatchNumber(0),
+            outcome: Some(Err(refusal)),
+        }
+    }
+}
+
+impl Future for Pending {
+    type Output = Result<Reply, Refusal>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut *self {
+            Self::Local {
+                shard,
+                after,
+                outcome,
+            } => match shard.poll_durable(*after, cx) {
+                Poll::Pending => Poll::Pending,
+                Poll::Ready(Err(refusal)) => Poll::Ready(Err(refusal)),
+                Poll::Ready(Ok(())) => {
+                    Poll::Ready(outcome.take().unwrap_or(Err(Refusal::Internal)))
+                }
+            },
+            Self::Remote(reply) => Pin::new(reply).poll(cx),
+        }
+    }
+}
+
+/// A live reader that its stream's owner counts; dropping it tells the owner.
+pub struct LiveReader {
+    core: Rc<Core>,
+    owner: usize,
+    incarnation: Incarnation,
+    /// Its end of the watch.
+    pub reader: Reader,
+}
+
+impl LiveReader {
+    /// The shard that owns its stream.
+    #[must_use]
+    pub fn owner(&self) -> usize {
+        self.owner
+    }
+}
+
+impl Drop for LiveReader {
+    fn drop(&mut self) {
+        let leave = Request::Leave {
+            incarnation: self.incarnation,
+            core: self.core.id,
+        };
+        if self.owner == self.core.id {
+            let _ = self.core.shard.execute(leave).outcome;
+        } else {
+            self.core.desk.notify(self.owner, leave);
+        }
+    }
+}
+
+/// How a shard reaches the other cores and its own readers.
+pub struct CorePeers {
+    /// The core.
+    pub id: usize,
+    /// Its mailbox.
+    pub desk: Rc<Desk>,
+    /// Its readers.
+    pub hub: Rc<Hub>,
+    /// Who owns what.
+    pub placement: Placement,
+}
+
+impl Peers for CorePeers {
+    fn wake_readers(&self, watch: &Arc<Watch>) {
+        if watch.core == self.id {
+            self.hub.wake(watch);
+        } else {
+            self.desk.wake(watch);
+        }
+    }
+
+    fn release_source(&self, origin: &ForkOrigin, fork: Incarnation) {
+        let release = Request::Release {
+            source: origin.incarnation,
+            fork,
+        };
+        // Through the mailbox even on this core: the shard is in the middle of a turn.
+        self.desk
+            .notify(self.placement.owner(&origin.source), release);
+    }
+}

@@ -1,0 +1,294 @@
+//! One request, from operation to answer: asks the owner, waits for what the
+//! outcome rests on, and writes the head of the answer.
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+
+use crate::{
+    base::limits::PIECE_BYTES,
+    http::{
+        answer::{self, Body, Envelope},
+        append, bootstrap, create, head,
+        operation::Operation,
+        retention, snapshot,
+        stored_body::Finished,
+    },
+    protocol::{
+        create::CreateRequest,
+        error::Refusal,
+        producer::Digest,
+        snapshot::{Digester, PublishRequest, hex, parse_manifest},
+    },
+    server::core::Core,
+    shard::request::{CommitRequest, Created, Reply, Request, Target},
+};
+
+/// Carries out an operation that neither tails nor appends, and writes its answer's head.
+///
+/// # Errors
+/// The refusal to answer with; nothing was written.
+pub async fn perform(
+    core: &Rc<Core>,
+    operation: Operation,
+    body: Finished,
+    envelope: &Envelope,
+    out: &mut Vec<u8>,
+) -> Result<Body, Refusal> {
+    match operation {
+        Operation::Preflight => answer::preflight(envelope, &core.shared.borrow(), out),
+        Operation::PutBucket => head::bucket(envelope, &core.shared.borrow(), out),
+        Operation::Create {
+            mut request,
+            host,
+            path,
+        } => {
+            request.body = body.bytes;
+            let created = create(core, request).await?;
+            let shared = core.shared.borrow();
+            create::answer(envelope, &shared, &created, host.as_deref(), &path, out);
+        }
+        Operation::Append(request) => {
+            let key = request.key.clone();
+            match core.call(&key, Request::Append(request)).await? {
+                Reply::Appended(appended) => {
+                    append::answer(envelope, &core.shared.borrow(), &appended, out);
+                }
+                _ => return Err(Refusal::Internal),
+            }
+        }
+        Operation::Delete(target) => {
+            let key = target.key.clone();
+            core.call(&key, Request::Delete(target)).await?;
+            // There is no stream any more whose token could be named.
+            head::done(envelope, &core.shared.borrow(), None, out);
+        }
+        Operation::Head(target) => {
+            let key = target.key.clone();
+            let Reply::Head(stream) = core.call(&key, Request::Head(target)).await? else {
+                return Err(Refusal::Internal);
+            };
+            let limits = core.named_limits();
+            head::answer(envelope, &core.shared.borrow(), &stream, limits, out);
+        }
+        Operation::Publish {
+            target,
+            offset,
+            content_type,
+        } => {
+            let mut digester = Digester::new(&content_type);
+            for piece in body.bytes.chunks(PIECE_BYTES) {
+                digester.update(piece);
+                yield_if_needed().await;
+            }
+            let request = PublishRequest {
+                key: target.key.clone(),
+                precondition: target.precondition,
+                offset,
+                content_type,
+                digest: digester.finish(),
+                body: body.bytes,
+            };
+            published(core, &target, Request::Publish(request), envelope, out).await?;
+        }
+        Operation::Commit {
+            target,
+            offset,
+            content_type,
+            digest,
+            count,
+        } => {
+            let ids = parse_manifest(&count, &body.bytes)?;
+            let request = CommitRequest {
+                target,
+                offset,
+                content_type,
+                digest,
+                ids: ids.into(),
+                bytes_max: core.limits.snapshot_bytes_max,
+            };
+            commit(core, request, envelope, out).await?;
+        }
+        Operation::StagePart(target) => {
+            let random = core.rng.borrow_mut().unguessable::<32>();
+            let id: Box<str> = String::from_utf8_lossy(&hex(&random)).into();
+            let key = target.key.clone();
+            let request = Request::StagePart(target, id.clone(), body.bytes);
+            let Reply::Done(incarnation) = core.call(&key, request).await? else {
+                return Err(Refusal::Internal);
+            };
+            snapshot::staged(envelope, &core.shared.borrow(), &id, incarnation, out);
+        }
+        Operation::DiscardParts(target) => {
+            let key = target.key.clone();
+            let Reply::Done(incarnation) = core.call(&key, Request::DiscardParts(target)).await?
+            else {
+                return Err(Refusal::Internal);
+            };
+            head::done(envelope, &core.shared.borrow(), Some(incarnation), out);
+        }
+        Operation::ReadSnapshot {
+            key,
+            precondition,
+            offset,
+            range,
+            if_none_match,
+        } => {
+            let target = Target {
+                key: key.clone(),
+                precondition,
+            };
+            let request = Request::ReadSnapshot(target, offset);
+            let Reply::Snapshot(reply) = core.call(&key, request).await? else {
+                return Err(Refusal::Internal);
+            };
+            let context = snapshot::SnapshotContext {
+                precondition,
+                range: range.as_deref(),
+                if_none_match: if_none_match.as_deref(),
+            };
+            return snapshot::read(envelope, &core.shared.borrow(), &reply, &context, out);
+        }
+        Operation::Retain(target, offset) => {
+            let key = target.key.clone();
+            let Reply::Retained(retained, incarnation) =
+                core.call(&key, Request::Retain(target, offset)).await?
+            else {
+                return Err(Refusal::Internal);
+            };
+            retention::answer(envelope, &core.shared.borrow(), retained, incarnation, out);
+        }
+        Operation::Bootstrap(request) => {
+            let key = request.key.clone();
+            let Reply::Bootstrap(reply) = core.call(&key, Request::Bootstrap(request)).await?
+            else {
+                return Err(Refusal::Internal);
+            };
+            let random = core.rng.borrow_mut().unguessable::<16>();
+            return Ok(bootstrap::answer(
+                envelope,
+                &core.shared.borrow(),
+                *reply,
+                random,
+                out,
+            ));
+        }
+        Operation::Read(_) => return Err(Refusal::Internal),
+    }
+    Ok(Body::None)
+}
+
+/// Creates a stream; a fork in its two steps: the reference at the source's owner, then the
+/// stream at its own.
+async fn create(core: &Rc<Core>, request: CreateRequest) -> Result<Created, Refusal> {
+    let key = request.key.clone();
+    let fork = request.fork.clone();
+    let reply = core.call(&key, Request::Create(request.clone())).await?;
+    let (Reply::NeedsSource, Some(fork)) = (&reply, fork) else {
+        return created(reply);
+    };
+    let incarnation = core.shard.allocate_incarnation()?;
+    let refer = Request::Refer(fork.clone(), key.clone(), incarnation);
+    let Reply::Referred(inherited) = core.call(&fork.source, refer).await? else {
+        return Err(Refusal::Internal);
+    };
+    let source = inherited.origin.incarnation;
+    let mut request = request;
+    let wants_other_type = request
+        .content_type
+        .as_ref()
+        .filter(|asked| !inherited.content_type.matches(asked));
+    let outcome = match wants_other_type {
+        Some(asked) => Err(Refusal::ContentTypeMismatch {
+            got: asked.clone(),
+            want: inherited.content_type.clone(),
+            tail: inherited.origin.offset,
+        }),
+        None => {
+            request.inherited = Some(*inherited);
+            let reply = core.call(&key, Request::Create(request)).await;
+            reply.and_then(created)
+        }
+    };
+    let is_made = outcome
+        .as_ref()
+        .is_ok_and(|created| created.incarnation == incarnation);
+    // With the outcome unknown the fork may exist: the next start finds out.
+    let is_unknown = matches!(outcome, Err(Refusal::OutcomeUnknown));
+    if !is_made && !is_unknown {
+        let release = Request::Release {
+            source,
+            fork: incarnation,
+        };
+        core.desk
+            .notify(core.placement.owner(&fork.source), release);
+    }
+    outcome
+}
+
+fn created(reply: Reply) -> Result<Created, Refusal> {
+    match reply {
+        Reply::Created(created) => Ok(created),
+        _ => Err(Refusal::Internal),
+    }
+}
+
+async fn published(
+    core: &Rc<Core>,
+    target: &Target,
+    request: Request,
+    envelope: &Envelope,
+    out: &mut Vec<u8>,
+) -> Result<(), Refusal> {
+    let Reply::Published(meta, incarnation) = core.call(&target.key, request).await? else {
+        return Err(Refusal::Internal);
+    };
+    snapshot::published(envelope, &core.shared.borrow(), &meta, incarnation, out);
+    Ok(())
+}
+
+/// Publishes a snapshot from its parts: reserve, hash in slices while appends go on, publish.
+async fn commit(
+    core: &Rc<Core>,
+    mut request: CommitRequest,
+    envelope: &Envelope,
+    out: &mut Vec<u8>,
+) -> Result<(), Refusal> {
+    let target = request.target.clone();
+    let begin = Request::BeginCommit(request.clone());
+    match core.call(&target.key, begin).await? {
+        Reply::Published(meta, incarnation) => {
+            snapshot::published(envelope, &core.shared.borrow(), &meta, incarnation, out);
+            Ok(())
+        }
+        Reply::Parts(parts, incarnation) => {
+            let digest = digest_of(&request, &parts).await;
+            let matches = digest == request.digest;
+            // The parts were reserved at this incarnation; another must not be touched.
+            request.target.precondition = Some(incarnation);
+            let end = Request::EndCommit(request.clone(), matches);
+            let outcome = published(core, &target, end, envelope, out).await;
+            if matches!(outcome, Err(Refusal::MailboxFull)) {
+                // The owner never heard of it: the reservation must not stay.
+                let owner = core.placement.owner(&target.key);
+                core.desk.notify(owner, Request::EndCommit(request, false));
+            }
+            outcome
+        }
+        _ => Err(Refusal::Internal),
+    }
+}
+
+async fn digest_of(request: &CommitRequest, parts: &[Bytes]) -> Digest {
+    let mut digester = Digester::new(&request.content_type);
+    for piece in parts.iter().flat_map(|part| part.chunks(PIECE_BYTES)) {
+        digester.update(piece);
+        yield_if_needed().await;
+    }
+    digester.finish()
+}
+
+/// Lets other tasks of this core run when this one has had its share.
+pub async fn yield_if_needed() {
+    glommio::executor().yield_if_needed().await;
+}

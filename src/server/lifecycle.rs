@@ -1,0 +1,244 @@
+//! Start order, signals, stop order.
+//!
+//! Start: check the machine, lock the data directory, bring the layout to the
+//! number of shards asked for, begin a new epoch, start a pinned executor per
+//! shard, recover, listen, say so. Stop, on SIGTERM or SIGINT: stop accepting,
+//! finish what is in flight, end live reads with a last event, make everything
+//! staged durable, exit 0. A second signal ends the process at once.
+
+use std::{
+    net::SocketAddr,
+    process::ExitCode,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use glommio::{LocalExecutorBuilder, Placement as CorePlacement};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use socket2::{Domain, Socket, Type};
+
+use crate::{
+    base::limits::Durability,
+    server::{
+        config::Config,
+        doctor,
+        error::StartError,
+        metrics::ShardMetrics,
+        reshard,
+        worker::{self, Process, Recovered, Start},
+    },
+    shard::mailbox::Post,
+    storage::{
+        data_dir::{DataDir, Layout},
+        journal::{self, Options},
+    },
+};
+
+/// Serves until a signal says to stop.
+#[must_use]
+pub fn serve(config: Config) -> ExitCode {
+    init_log(&config.log);
+    match doctor::refuse_if_unfit(&config) {
+        Ok(warnings) => {
+            for warning in warnings {
+                let remedy = warning.remedy.as_deref().unwrap_or_default();
+                tracing::warn!("{}: {} {remedy}", warning.check, warning.detail);
+            }
+        }
+        Err(error) => {
+            eprintln!("thalweg: {error}");
+            return ExitCode::FAILURE;
+        }
+    }
+    match run(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("thalweg: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn init_log(filter: &str) {
+    let filter = tracing_subscriber::EnvFilter::try_new(filter)
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    // A second initialisation can only happen in tests and changes nothing.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .try_init();
+}
+
+fn run(config: Config) -> Result<(), StartError> {
+    let started = Instant::now();
+    let stop = stop_on_signals().map_err(StartError::Signals)?;
+    let shards = u32::try_from(config.shards).unwrap_or(u32::MAX);
+    let mut data_dir = DataDir::open(&config.data_dir, shards)?;
+    if data_dir.layout().shards != shards {
+        reshard::reshard(&mut data_dir, &config, shards)?;
+    }
+    let first_block = data_dir.manifest().incarnation_blocks;
+    data_dir.update(|manifest| manifest.incarnation_blocks += u64::from(shards))?;
+    let layout = data_dir.layout();
+    let options = (0..shards)
+        .map(|shard| options(&config, &data_dir, &layout, shard))
+        .collect();
+    let (listen, hold) = reserve(config.listen)?;
+    let (admin_listen, hold_admin) = reserve(config.admin_listen)?;
+    let process = Arc::new(Process {
+        layout,
+        options,
+        secret: data_dir.manifest().secret,
+        first_block,
+        post: Post::new(config.shards),
+        metrics: (0..config.shards)
+            .map(|_| Arc::new(ShardMetrics::default()))
+            .collect(),
+        listen,
+        admin_listen,
+        connections_max: doctor::connections_that_fit(&config),
+        start: Start::default(),
+        stop: AtomicBool::new(false),
+        ready: AtomicBool::new(false),
+        config,
+    });
+    let recovered = Arc::new(Mutex::new(Vec::new()));
+    let mut workers = Vec::new();
+    for (id, core) in cores(&process.config).into_iter().enumerate() {
+        workers.push(spawn(&process, id, core, &recovered)?);
+    }
+    while !process.start.is_done(process.config.shards) && !process.start.has_failed() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    drop((hold, hold_admin));
+    if !process.start.has_failed() {
+        data_dir.mark_started()?;
+        process.ready.store(true, Ordering::Release);
+        announce(&process, &recovered, started.elapsed());
+        while !stop.load(Ordering::Acquire) {
+            thread::park_timeout(Duration::from_millis(100));
+        }
+        tracing::info!("stopping: finishing what is in flight");
+    }
+    process.ready.store(false, Ordering::Release);
+    process.stop.store(true, Ordering::Release);
+    let mut outcome = Ok(());
+    for worker in workers {
+        match worker.join() {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => outcome = Err(error.into()),
+            Err(error) => tracing::error!("an executor ended badly: {error}"),
+        }
+    }
+    outcome
+}
+
+fn options(config: &Config, data_dir: &DataDir, layout: &Layout, shard: u32) -> Options {
+    let mut options = Options::new(&config.limits, data_dir.manifest(), layout, shard);
+    options.durability = match config.durability {
+        Durability::Sync => journal::Durability::Sync,
+        Durability::Os => journal::Durability::Os,
+    };
+    options
+}
+
+type Worker = glommio::ExecutorJoinHandle<Result<(), StartError>>;
+
+fn spawn(
+    process: &Arc<Process>,
+    id: usize,
+    core: usize,
+    recovered: &Arc<Mutex<Vec<Recovered>>>,
+) -> Result<Worker, StartError> {
+    let config = &process.config;
+    let builder = LocalExecutorBuilder::new(CorePlacement::Fixed(core))
+        .name(&format!("shard-{id}"))
+        .io_memory(config.io_memory_bytes)
+        .ring_depth(config.ring_depth)
+        .spin_before_park(Duration::from_micros(config.spin_us));
+    let (process, recovered) = (process.clone(), recovered.clone());
+    builder
+        .spawn(move || async move {
+            worker::run(process, id, |report| {
+                if let Ok(mut all) = recovered.lock() {
+                    all.push(report);
+                }
+            })
+            .await
+        })
+        .map_err(|error| StartError::Executor {
+            shard: id,
+            reason: error.to_string(),
+        })
+}
+
+/// The core of each shard.
+fn cores(config: &Config) -> Vec<usize> {
+    let allowed = config.cores.clone().unwrap_or_else(doctor::allowed_cores);
+    let allowed = if allowed.is_empty() { vec![0] } else { allowed };
+    allowed
+        .iter()
+        .copied()
+        .cycle()
+        .take(config.shards)
+        .collect()
+}
+
+/// Finds the real address of a listener: the kernel's choice for port 0 must be the same for all
+/// shards. The port is held until they listen.
+fn reserve(address: SocketAddr) -> Result<(SocketAddr, Option<Socket>), StartError> {
+    if address.port() != 0 {
+        return Ok((address, None));
+    }
+    let bound = || {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+        socket.set_reuse_port(true)?;
+        socket.bind(&address.into())?;
+        let real = socket.local_addr()?.as_socket();
+        Ok((real.unwrap_or(address), Some(socket)))
+    };
+    bound().map_err(|source| StartError::Listen { address, source })
+}
+
+fn announce(process: &Process, recovered: &Mutex<Vec<Recovered>>, took: Duration) {
+    let config = &process.config;
+    let (mut streams, mut records) = (0, 0);
+    if let Ok(recovered) = recovered.lock() {
+        for shard in recovered.iter() {
+            streams += shard.streams;
+            records += shard.report.records;
+            if let Some(cut) = &shard.report.cut {
+                tracing::info!("the journal ended in {cut:?}; everything before it was recovered");
+            }
+        }
+    }
+    if config.durability == Durability::Os {
+        tracing::warn!(
+            "durability os: acknowledged data survives a crash of the server, not of the machine"
+        );
+    }
+    println!(
+        "thalweg {} listening on http://{}, admin on http://{}, data in {}, {} shards, durability {}, \
+         recovered {streams} streams from {records} records in {took:.0?}",
+        env!("CARGO_PKG_VERSION"),
+        process.listen,
+        process.admin_listen,
+        config.data_dir.display(),
+        config.shards,
+        config.durability.as_str(),
+    );
+}
+
+/// A flag that SIGTERM and SIGINT raise; a second signal ends the process at once.
+fn stop_on_signals() -> std::io::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT] {
+        signal_hook::flag::register_conditional_shutdown(signal, 1, stop.clone())?;
+        signal_hook::flag::register(signal, stop.clone())?;
+    }
+    Ok(stop)
+}

@@ -1,0 +1,159 @@
+//! Counters of each shard: one writer, read by the admin plane.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! metrics {
+    ($($field:ident: $kind:ident, $unit:literal, $help:literal;)+) => {
+        /// The counters and gauges of one shard.
+        #[derive(Debug, Default)]
+        pub struct ShardMetrics {
+            $(#[doc = $help] pub $field: Metric,)+
+        }
+
+        /// Name, kind, unit and meaning of each metric, in order.
+        pub const DESCRIPTIONS: &[Description] = &[
+            $(Description {
+                name: stringify!($field),
+                kind: Kind::$kind,
+                unit: $unit,
+                help: $help,
+            },)+
+        ];
+
+        impl ShardMetrics {
+            /// Every value, in the order of [`DESCRIPTIONS`].
+            #[must_use]
+            pub fn values(&self) -> Vec<u64> {
+                vec![$(self.$field.value(),)+]
+            }
+        }
+    };
+}
+
+metrics! {
+    connections: Gauge, "", "Open connections.";
+    connections_total: Counter, "", "Connections accepted.";
+    connections_refused_total: Counter, "", "Connections closed at once because as many as may be were open.";
+    requests_total: Counter, "", "Requests answered, refusals included.";
+    refusals_total: Counter, "", "Requests answered with a 4xx or 5xx status.";
+    timeouts_total: Counter, "", "Connections dropped because the client did not do its part in time.";
+    live_readers: Gauge, "", "Long-polls and event streams that wait.";
+    streams: Gauge, "", "Streams in the table.";
+    memory_bytes: Gauge, "bytes", "Memory charged for streams.";
+    memory_limit_bytes: Gauge, "bytes", "The shard's share of the memory budget.";
+    body_bytes: Gauge, "bytes", "Memory held by request bodies in flight.";
+    journal_records_total: Counter, "", "Records staged.";
+    journal_record_bytes_total: Counter, "bytes", "Bytes of records staged.";
+    journal_batches_total: Counter, "", "Batches that became durable.";
+    journal_batch_bytes_total: Counter, "bytes", "Bytes written for batches, headers and padding included.";
+    journal_syncs_total: Counter, "", "Syncs of the journal.";
+    journal_failed: Gauge, "", "1 once a write or sync of the journal failed: the shard takes no writes; act on it.";
+}
+
+/// A counter or gauge.
+#[derive(Debug, Default)]
+pub struct Metric(AtomicU64);
+
+impl Metric {
+    /// Adds one.
+    pub fn increment(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Sets the value.
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    /// The value.
+    #[must_use]
+    pub fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What a metric is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+}
+
+/// Name, kind, unit and meaning of a metric.
+#[derive(Clone, Copy, Debug)]
+pub struct Description {
+    /// Its name, without prefix.
+    pub name: &'static str,
+    /// Its kind.
+    pub kind: Kind,
+    /// Its unit; empty for counts.
+    pub unit: &'static str,
+    /// What it means.
+    pub help: &'static str,
+}
+
+/// All shards' metrics in the Prometheus text format.
+#[must_use]
+pub fn prometheus(shards: &[std::sync::Arc<ShardMetrics>]) -> String {
+    use std::fmt::Write as _;
+    let values: Vec<Vec<u64>> = shards.iter().map(|shard| shard.values()).collect();
+    let mut text = String::new();
+    for (index, metric) in DESCRIPTIONS.iter().enumerate() {
+        let kind = match metric.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+        };
+        let name = metric.name;
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "# HELP thalweg_{name} {}", metric.help);
+        let _ = writeln!(text, "# TYPE thalweg_{name} {kind}");
+        for (shard, values) in values.iter().enumerate() {
+            let value = values.get(index).copied().unwrap_or_default();
+            let _ = writeln!(text, "thalweg_{name}{{shard=\"{shard}\"}} {value}");
+        }
+    }
+    text
+}
+
+/// All shards' metrics as JSON: an object per shard.
+#[must_use]
+pub fn json(shards: &[std::sync::Arc<ShardMetrics>]) -> String {
+    let shards: Vec<serde_json::Value> = shards
+        .iter()
+        .map(|shard| {
+            let values = shard.values();
+            let named = DESCRIPTIONS.iter().zip(values);
+            named
+                .map(|(metric, value)| (metric.name.to_owned(), value.into()))
+                .collect()
+        })
+        .map(serde_json::Value::Object)
+        .collect();
+    serde_json::json!({ "shards": shards }).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn both_forms_carry_every_metric_of_every_shard() {
+        let shards = [
+            Arc::new(ShardMetrics::default()),
+            Arc::new(ShardMetrics::default()),
+        ];
+        shards[1].streams.set(7);
+        let text = prometheus(&shards);
+        assert!(text.contains("thalweg_streams{shard=\"1\"} 7\n"), "{text}");
+        for metric in DESCRIPTIONS {
+            assert!(text.contains(&format!("# TYPE thalweg_{} ", metric.name)));
+            let counts = metric.name.ends_with("_total");
+            assert_eq!(counts, metric.kind == Kind::Counter, "{}", metric.name);
+        }
+        let parsed: serde_json::Value = serde_json::from_str(&json(&shards)).unwrap();
+        assert_eq!(parsed["shards"][1]["streams"], 7);
+    }
+}

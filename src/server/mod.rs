@@ -1,0 +1,48 @@
+//! Everything joined: the command line, executors, sockets, start and stop.
+//!
+//! [`lifecycle`] brings the process up and down; [`worker`] is one core;
+//! [`core`] is what a core's tasks share; [`connection`] drives one client's
+//! connection, [`live`] its long-polls and event streams, [`socket`] its
+//! bytes; [`admin`] serves the operator.
+
+#![forbid(unsafe_code)]
+
+pub mod admin;
+pub mod cli;
+pub mod config;
+pub mod connection;
+pub mod core;
+pub mod doctor;
+pub mod error;
+pub mod exchange;
+pub mod lifecycle;
+pub mod live;
+pub mod metrics;
+pub mod reshard;
+pub mod seat;
+pub mod socket;
+pub mod worker;
+
+use std::{io::Write as _, process::ExitCode};
+
+/// Runs the program: what the command line asks for.
+#[must_use]
+pub fn main() -> ExitCode {
+    match cli::parse() {
+        Err(error) => {
+            eprintln!("thalweg: {error}");
+            ExitCode::from(2)
+        }
+        Ok(cli::Action::PrintConfig(text)) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
+        Ok(cli::Action::Doctor { config, json }) => {
+            let mut out = std::io::stdout().lock();
+            let code = doctor::run(&config, json, &mut out);
+            let _ = out.flush();
+            code.unwrap_or(ExitCode::FAILURE)
+        }
+        Ok(cli::Action::Serve(config)) => lifecycle::serve(*config),
+    }
+}

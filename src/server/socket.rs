@@ -1,0 +1,124 @@
+//! Bytes between a socket and the machine that speaks HTTP: the only place
+//! that knows how sockets are read and written.
+//!
+//! Every wait ends with the seat's deadline, so no client holds a task for
+//! ever. A waiting read needs no buffer: each attempt reads into one that the
+//! whole core shares.
+
+use std::{
+    future::poll_fn,
+    io,
+    net::Shutdown,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use futures_lite::{AsyncRead, AsyncWrite};
+use glommio::net::TcpStream;
+
+use crate::server::seat::Seat;
+
+/// Why a socket is of no more use.
+#[derive(Debug)]
+pub enum SocketError {
+    /// The client did not do its part in time.
+    TimedOut,
+    /// The connection broke.
+    Broken(io::Error),
+}
+
+impl From<io::Error> for SocketError {
+    fn from(error: io::Error) -> Self {
+        Self::Broken(error)
+    }
+}
+
+/// A client's socket.
+#[derive(Debug)]
+pub struct Socket {
+    stream: TcpStream,
+    /// Its deadline and the news of a drain.
+    pub seat: Seat,
+}
+
+impl Socket {
+    /// Takes over an accepted stream.
+    #[must_use]
+    pub fn new(stream: TcpStream, seat: Seat) -> Self {
+        // Answers are written whole; waiting for more would only delay them.
+        let _ = stream.set_nodelay(true);
+        Self { stream, seat }
+    }
+
+    /// One attempt to read; 0 is the client's end.
+    pub fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            match Pin::new(&mut self.stream).poll_read(cx, buffer) {
+                Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Reads what there is; 0 is the client's end.
+    ///
+    /// # Errors
+    /// [`SocketError`].
+    pub async fn read(&mut self, buffer: &mut [u8]) -> Result<usize, SocketError> {
+        poll_fn(|cx| {
+            if let Poll::Ready(read) = self.poll_read(cx, buffer) {
+                return Poll::Ready(Ok(read?));
+            }
+            self.poll_over(cx)
+        })
+        .await
+    }
+
+    /// Writes all of `bytes`. The deadline moves with every byte the client takes.
+    ///
+    /// # Errors
+    /// [`SocketError`].
+    pub async fn write_all(
+        &mut self,
+        bytes: &[u8],
+        timeout: std::time::Duration,
+    ) -> Result<(), SocketError> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            self.seat.set_timeout(timeout);
+            let written = poll_fn(|cx| match Pin::new(&mut self.stream).poll_write(cx, rest) {
+                Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {
+                    Poll::Ready(Ok(0))
+                }
+                Poll::Ready(Ok(0)) => {
+                    let end = io::Error::from(io::ErrorKind::WriteZero);
+                    Poll::Ready(Err(end.into()))
+                }
+                Poll::Ready(written) => Poll::Ready(written.map_err(SocketError::from)),
+                Poll::Pending => self.poll_over(cx),
+            })
+            .await?;
+            rest = rest.get(written..).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    /// Pending until the deadline.
+    pub fn poll_over<T>(&self, cx: &Context<'_>) -> Poll<Result<T, SocketError>> {
+        self.seat.wake_on_end(cx.waker());
+        if self.seat.is_over() {
+            return Poll::Ready(Err(SocketError::TimedOut));
+        }
+        Poll::Pending
+    }
+
+    /// Ends the writing side: the client sees the end of what was written.
+    pub async fn end_writing(&self) {
+        // A client that is gone already has nothing to be told.
+        let _ = self.stream.shutdown(Shutdown::Write).await;
+    }
+}

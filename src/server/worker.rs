@@ -1,0 +1,538 @@
+//! One core, from its executor's first task to its last: recovers its shard,
+//! puts forks back together with the other cores, serves, and drains.
+//!
+//! Start is in steps that all cores take together ([`Stage`]): nobody listens
+//! before every shard has recovered, references whose fork never came to be
+//! are dropped, and every fork has the bytes it inherits.
+
+use std::{
+    cell::{Cell, RefCell},
+    future::poll_fn,
+    net::SocketAddr,
+    pin::pin,
+    rc::Rc,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    task::Poll,
+    time::{Duration, Instant},
+};
+
+use futures_lite::{FutureExt as _, future};
+use glommio::{net::TcpListener, timer::Timer};
+
+use crate::{
+    base::{
+        rng::Rng,
+        time::{Clock, SystemClock},
+    },
+    http::{answer::Shared, cors::AllowedOrigins, encode},
+    protocol::{
+        fork::ForkOrigin,
+        incarnation::{Allocator, Incarnation},
+    },
+    server::{
+        admin,
+        config::Config,
+        connection,
+        core::{Core, CorePeers},
+        error::StartError,
+        metrics::ShardMetrics,
+        seat::{SWEEP_INTERVAL, Seats},
+        socket::Socket,
+    },
+    shard::{
+        live::Hub,
+        mailbox::{Desk, Post},
+        owner::{Shard, Tables},
+        placement::Placement,
+        request::{Reply, Request},
+    },
+    storage::{
+        StorageError,
+        data_dir::Layout,
+        disk::GlommioDisk,
+        journal::{Journal, Options, RecoveryReport},
+    },
+};
+
+/// Messages handled before other tasks get their turn.
+const MESSAGES_PER_TURN: usize = 256;
+/// Size of the buffer that a core's reads go into, in bytes.
+const SCRATCH_BYTES: usize = 64 * 1024;
+/// A crowd of new connections is admitted this many at a time between other tasks.
+const ACCEPTS_PER_TURN: usize = 64;
+
+/// What all cores of a process share.
+pub struct Process {
+    /// The configuration.
+    pub config: Config,
+    /// The layout that rules.
+    pub layout: Layout,
+    /// How each journal is opened.
+    pub options: Vec<Options>,
+    /// The data directory's secret.
+    pub secret: [u8; 16],
+    /// The first of one block of incarnations per shard.
+    pub first_block: u64,
+    /// The mailboxes.
+    pub post: Arc<Post>,
+    /// Every shard's metrics.
+    pub metrics: Vec<Arc<ShardMetrics>>,
+    /// Where clients connect, with the real port.
+    pub listen: SocketAddr,
+    /// Where the operator connects, with the real port.
+    pub admin_listen: SocketAddr,
+    /// How many connections may be open.
+    pub connections_max: usize,
+    /// How far the start is.
+    pub start: Start,
+    /// Whether to go down.
+    pub stop: AtomicBool,
+    /// Whether clients are served.
+    pub ready: AtomicBool,
+}
+
+/// What the cores tell each other while they start.
+#[derive(Default)]
+pub struct Start {
+    forks: Mutex<Vec<(Incarnation, ForkOrigin)>>,
+    stages: [AtomicUsize; 3],
+    failed: AtomicBool,
+}
+
+/// A step of the start that all cores take together.
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    /// Every journal is replayed.
+    Replayed,
+    /// Every fork has its bytes.
+    Grafted,
+    /// Everybody listens.
+    Listening,
+}
+
+/// What a core's recovery came to.
+#[derive(Debug)]
+pub struct Recovered {
+    /// What the journal said.
+    pub report: RecoveryReport,
+    /// Streams in the table.
+    pub streams: usize,
+}
+
+impl Start {
+    /// Waits until all `cores` have come to `stage`; false when one has failed.
+    async fn reach(&self, stage: Stage, cores: usize) -> bool {
+        let Some(count) = self.stages.get(stage as usize) else {
+            return false;
+        };
+        count.fetch_add(1, Ordering::AcqRel);
+        while count.load(Ordering::Acquire) < cores {
+            if self.failed.load(Ordering::Acquire) {
+                return false;
+            }
+            Timer::new(Duration::from_millis(1)).await;
+        }
+        !self.failed.load(Ordering::Acquire)
+    }
+
+    /// The start has failed: nobody waits any longer.
+    pub fn fail(&self) {
+        self.failed.store(true, Ordering::Release);
+    }
+
+    /// Whether all `cores` listen.
+    #[must_use]
+    pub fn is_done(&self, cores: usize) -> bool {
+        self.stages
+            .get(Stage::Listening as usize)
+            .is_some_and(|count| count.load(Ordering::Acquire) >= cores)
+    }
+
+    /// Whether the start has failed.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+}
+
+/// Runs core `id` until the process is to stop.
+///
+/// # Errors
+/// [`StartError`] when its shard cannot be recovered; nothing was served then.
+pub async fn run(
+    process: Arc<Process>,
+    id: usize,
+    on_recovered: impl FnOnce(Recovered),
+) -> Result<(), StartError> {
+    let outcome = start(&process, id, on_recovered).await;
+    if outcome.is_err() {
+        process.start.fail();
+    }
+    outcome
+}
+
+async fn start(
+    process: &Arc<Process>,
+    id: usize,
+    on_recovered: impl FnOnce(Recovered),
+) -> Result<(), StartError> {
+    let config = &process.config;
+    let shard_number = u32::try_from(id).unwrap_or(u32::MAX);
+    let dir = process.layout.journal_dir(shard_number);
+    let disk = GlommioDisk::new(&dir)
+        .await
+        .map_err(StorageError::io("probe", &dir))?;
+    let block = process.first_block + id as u64;
+    let mut tables = Tables::new(Allocator::new(process.secret, block));
+    let options = process.options.get(id).cloned();
+    let Some(options) = options else {
+        return Ok(());
+    };
+    let (journal, report) = Journal::open(disk, &dir, shard_number, options, |_, record| {
+        tables.replay(record).map_err(Into::into)
+    })
+    .await?;
+    let forks = tables.forks();
+    let references = tables.references();
+    let orphans = tables.orphans();
+    if let Ok(mut all) = process.start.forks.lock() {
+        all.extend(forks.iter().cloned());
+    }
+
+    let core = build(process, id, tables, &journal);
+    on_recovered(Recovered {
+        report,
+        streams: core.shard.streams(),
+    });
+    let stopped = Rc::new(Cell::new(false));
+    spawn_journal(&core, journal.clone());
+    spawn_mailbox(&core, &stopped);
+    let cores = process.config.shards;
+    if process.start.reach(Stage::Replayed, cores).await {
+        reconcile(process, &core, &references, &orphans);
+        graft(&core, forks).await;
+    }
+    if process.start.reach(Stage::Grafted, cores).await {
+        let listener = bind(process.listen)?;
+        let admin_listener = (id == 0).then(|| bind(process.admin_listen)).transpose()?;
+        spawn_timers(process, &core, &stopped, journal.clone());
+        glommio::spawn_local(resume_purges(core.clone())).detach();
+        if let Some(listener) = admin_listener {
+            let admin = admin::serve(process.clone(), core.clone(), listener);
+            glommio::spawn_local(admin).detach();
+        }
+        process.start.reach(Stage::Listening, cores).await;
+        accept(process, &core, &listener).await;
+        drop(listener);
+        drain(&core, config.limits.shutdown_timeout).await;
+    }
+    journal.close().await;
+    stopped.set(true);
+    Ok(())
+}
+
+fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
+    TcpListener::bind(address).map_err(|error| StartError::Listen {
+        address,
+        source: error.into(),
+    })
+}
+
+fn build(
+    process: &Arc<Process>,
+    id: usize,
+    tables: Tables,
+    journal: &Journal<GlommioDisk>,
+) -> Rc<Core> {
+    let limits = process.config.limits.clone();
+    let shards = process.config.shards.max(1);
+    let share = |total: u64| total / shards as u64;
+    let hub = Rc::new(Hub::default());
+    let desk = Desk::new(id, process.post.clone(), limits.mailbox_requests_max);
+    let placement = Placement::new(process.secret, shards);
+    let clock: Rc<dyn Clock> = Rc::new(SystemClock);
+    let peers = Rc::new(CorePeers {
+        id,
+        desk: desk.clone(),
+        hub: hub.clone(),
+        placement,
+    });
+    let shard = Rc::new(Shard::new(
+        id,
+        tables,
+        Rc::new(journal.clone()),
+        clock.clone(),
+        limits.clone(),
+        share(limits.memory_bytes_max),
+        peers,
+    ));
+    let date = encode::format_date(clock.now_ms() / 1000);
+    Rc::new(Core {
+        id,
+        shard,
+        hub,
+        desk,
+        placement,
+        shared: RefCell::new(Shared {
+            date,
+            origins: AllowedOrigins::new(&process.config.cors_allow_origins),
+        }),
+        rng: RefCell::new(Rng::from_os().unwrap_or_else(|_| Rng::from_seed(clock.now_ms()))),
+        clock,
+        seats: Rc::new(Seats::default()),
+        metrics: process.metrics.get(id).cloned().unwrap_or_default(),
+        scratch: RefCell::new(vec![0; SCRATCH_BYTES]),
+        body_bytes: Cell::new(0),
+        // A share always holds one whole body, whatever the number of shards.
+        body_bytes_max: share(limits.body_memory_bytes_max).max(limits.request_bytes_max * 2),
+        live_reads_max: limits.live_reads_max / shards,
+        limits,
+    })
+}
+
+fn spawn_journal(core: &Rc<Core>, journal: Journal<GlommioDisk>) {
+    let (shard, desk) = (core.shard.clone(), core.desk.clone());
+    let failed = core.clone();
+    glommio::spawn_local(async move {
+        journal
+            .run(
+                |batch| {
+                    shard.on_durable(batch);
+                    desk.on_durable(batch);
+                },
+                |error| {
+                    tracing::error!(
+                        shard = failed.id,
+                        "{error}; this shard takes no more writes until the server is restarted"
+                    );
+                    failed.metrics.journal_failed.set(1);
+                    failed.shard.on_failed();
+                    failed.desk.on_failed();
+                },
+            )
+            .await;
+    })
+    .detach();
+}
+
+fn spawn_mailbox(core: &Rc<Core>, stopped: &Rc<Cell<bool>>) {
+    let (core, stopped) = (core.clone(), stopped.clone());
+    glommio::spawn_local(async move {
+        while !stopped.get() {
+            poll_fn(|cx| {
+                // Registered before it looks, so that no message falls between.
+                core.desk.wake_on_message(cx.waker());
+                if core.desk.handle(&core.shard, &core.hub, MESSAGES_PER_TURN) || stopped.get() {
+                    Poll::Ready(())
+                } else {
+                    Poll::Pending
+                }
+            })
+            .await;
+            future::yield_now().await;
+        }
+    })
+    .detach();
+}
+
+/// Drops references whose fork never came to be, and finishes deletions that a crash interrupted.
+fn reconcile(
+    process: &Arc<Process>,
+    core: &Rc<Core>,
+    references: &[(Incarnation, Incarnation)],
+    orphans: &[Incarnation],
+) {
+    let known: std::collections::HashSet<Incarnation> = match process.start.forks.lock() {
+        Ok(forks) => forks.iter().map(|(fork, _)| *fork).collect(),
+        Err(_) => return,
+    };
+    for (source, fork) in references {
+        if !known.contains(fork) {
+            tracing::info!(
+                shard = core.id,
+                "dropping a reference whose fork never came to be"
+            );
+            let release = Request::Release {
+                source: *source,
+                fork: *fork,
+            };
+            // Journaled like any other release; without room it is done at the next start.
+            let _ = core.shard.execute(release).outcome;
+        }
+    }
+    for orphan in orphans {
+        core.shard.remove_orphan(*orphan);
+    }
+}
+
+/// Gets the bytes that this core's forks inherit from their sources' owners.
+async fn graft(core: &Rc<Core>, forks: Vec<(Incarnation, ForkOrigin)>) {
+    let mut waiting = forks;
+    while !waiting.is_empty() {
+        let mut again = Vec::new();
+        for (fork, origin) in waiting {
+            let inherit = Request::Inherit {
+                source: origin.incarnation,
+                start: origin.start,
+                end: origin.offset,
+            };
+            let owner = core.placement.owner(&origin.source);
+            match core.call_shard(owner, inherit).await {
+                Ok(Reply::Inherited(Some(bytes))) => core.shard.graft(fork, bytes),
+                // A fork of a fork waits for its source to be whole.
+                Ok(Reply::Inherited(None)) => again.push((fork, origin)),
+                _ => again.push((fork, origin)),
+            }
+        }
+        waiting = again;
+        if !waiting.is_empty() {
+            Timer::new(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+async fn resume_purges(core: Rc<Core>) {
+    for bucket in core.shard.fenced() {
+        while let Ok(Reply::Purged { streams: 1.., .. }) = core
+            .call_shard(core.id, Request::PurgeSlice(bucket.clone()))
+            .await
+        {
+            future::yield_now().await;
+        }
+    }
+}
+
+fn spawn_timers(
+    process: &Arc<Process>,
+    core: &Rc<Core>,
+    stopped: &Rc<Cell<bool>>,
+    journal: Journal<GlommioDisk>,
+) {
+    let (process, core, stopped) = (process.clone(), core.clone(), stopped.clone());
+    glommio::spawn_local(async move {
+        let mut parts_from = None;
+        let mut sweeps = 0u64;
+        while !stopped.get() {
+            Timer::new(SWEEP_INTERVAL).await;
+            core.seats.sweep();
+            let now_ms = core.clock.now_ms();
+            core.shared.borrow_mut().date = encode::format_date(now_ms / 1000);
+            while core.shard.sweep_expired() {
+                future::yield_now().await;
+            }
+            sweeps += 1;
+            if sweeps.is_multiple_of(240) {
+                parts_from = parts_from.or(Some(0));
+            }
+            if let Some(from) = parts_from {
+                parts_from = core.shard.sweep_parts(from);
+            }
+            publish_metrics(&core, &journal);
+            if process.stop.load(Ordering::Acquire) {
+                core.seats.drain();
+                core.hub.wake_all();
+            }
+        }
+    })
+    .detach();
+}
+
+fn publish_metrics(core: &Rc<Core>, journal: &Journal<GlommioDisk>) {
+    let metrics = &core.metrics;
+    let (memory, limit) = core.shard.memory();
+    let stats = journal.stats();
+    metrics.connections.set(core.seats.len() as u64);
+    metrics.live_readers.set(core.hub.readers() as u64);
+    metrics.streams.set(core.shard.streams() as u64);
+    metrics.memory_bytes.set(memory);
+    metrics.memory_limit_bytes.set(limit);
+    metrics.body_bytes.set(core.body_bytes.get());
+    metrics.journal_records_total.set(stats.records);
+    metrics.journal_record_bytes_total.set(stats.record_bytes);
+    metrics.journal_batches_total.set(stats.batches);
+    metrics.journal_batch_bytes_total.set(stats.batch_bytes);
+    metrics.journal_syncs_total.set(stats.syncs);
+}
+
+/// Accepts connections until the process is to stop.
+async fn accept(process: &Arc<Process>, core: &Rc<Core>, listener: &TcpListener) {
+    let share = process
+        .connections_max
+        .div_ceil(process.config.shards.max(1));
+    let seat = core.seats.take();
+    let mut in_a_row = 0;
+    loop {
+        let stopping = poll_fn(|cx| {
+            seat.wake_on_end(cx.waker());
+            if seat.is_draining() {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        });
+        let accepted = async { Some(listener.accept().await) };
+        let accepted = accepted
+            .or(async {
+                stopping.await;
+                None
+            })
+            .await;
+        match accepted {
+            None => return,
+            Some(Ok(stream)) => {
+                if core.seats.len() > share {
+                    core.metrics.connections_refused_total.increment();
+                    drop(stream);
+                } else {
+                    core.metrics.connections_total.increment();
+                    let socket = Socket::new(stream, core.seats.take());
+                    let serve = connection::serve(core.clone(), socket);
+                    glommio::spawn_local(serve).detach();
+                }
+            }
+            Some(Err(error)) => {
+                // Out of descriptors, or a client that left at once: old connections go on.
+                tracing::debug!(shard = core.id, "accept: {error}");
+                Timer::new(Duration::from_millis(50)).await;
+            }
+        }
+        in_a_row += 1;
+        if in_a_row >= ACCEPTS_PER_TURN {
+            in_a_row = 0;
+            future::yield_now().await;
+        }
+    }
+}
+
+/// Waits for the connections to end, at most `timeout`.
+async fn drain(core: &Rc<Core>, timeout: Duration) {
+    let started = Instant::now();
+    core.seats.drain();
+    core.hub.wake_all();
+    let mut done = pin!(async {
+        while !core.seats.is_empty() {
+            Timer::new(Duration::from_millis(5)).await;
+        }
+    });
+    let timer = Timer::new(timeout);
+    let finished = async {
+        done.as_mut().await;
+        true
+    }
+    .or(async {
+        timer.await;
+        false
+    })
+    .await;
+    if !finished {
+        tracing::warn!(
+            shard = core.id,
+            connections = core.seats.len(),
+            "closing what did not end within {:?}",
+            started.elapsed()
+        );
+    }
+}
