@@ -170,7 +170,7 @@ pub struct RunArgs {
     /// Parts of a snapshot; 0 publishes it in one request.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=4096))]
     pub parts: u32,
-    /// Do not read streams back after the run.
+    /// Do not read streams back after the run, and let catch-up readers check heads and lengths only.
     #[arg(long)]
     pub no_verify: bool,
     /// Seed of payloads and names; absent: the clock.

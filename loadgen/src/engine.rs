@@ -38,8 +38,8 @@ use crate::pace::{Pace, Timing};
 
 /// Bytes one thread reads at a time.
 const SCRATCH_BYTES: usize = 256 * 1024;
-/// Events taken from the kernel at a time.
-const EVENTS_MAX: usize = 256;
+/// Events taken from the kernel at a time: few enough that a tick that comes due meanwhile is late by less than a millisecond.
+const EVENTS_MAX: usize = 64;
 /// A closed slot whose connection failed waits this long.
 const BACKOFF_NS: u64 = 100_000_000;
 /// Time limits are checked this often.

@@ -123,6 +123,7 @@ impl<'a> Run<'a> {
             ledger: Ledger::new(streams),
             streams,
             clock,
+            check_content: !args.no_verify,
         });
         Ok(Run {
             workload,

@@ -28,6 +28,16 @@ const JSON_OPEN: &[u8] = b"{\"a\":\"";
 const JSON_MIDDLE: &[u8] = b"\",\"f\":\"";
 const JSON_CLOSE: &[u8] = b"\"}";
 const HEX: &[u8; 16] = b"0123456789abcdef";
+/// The value of each digit; 255 for what is none.
+const HEX_VALUES: [u8; 256] = {
+    let mut values = [255; 256];
+    let mut digit = 0;
+    while digit < HEX.len() {
+        values[HEX[digit] as usize] = digit as u8;
+        digit += 1;
+    }
+    values
+};
 const FILLER_ALPHABET: &[u8; 64] =
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
@@ -195,14 +205,14 @@ fn write_hex(out: &mut [u8], mut value: u64) {
 }
 
 fn read_hex(digits: &[u8]) -> Option<u64> {
-    digits.iter().try_fold(0u64, |value, digit| {
-        let digit = match digit {
-            b'0'..=b'9' => digit - b'0',
-            b'a'..=b'f' => digit - b'a' + 10,
-            _ => return None,
-        };
-        Some(value << 4 | u64::from(digit))
-    })
+    let mut value = 0;
+    let mut all = 0;
+    for digit in digits {
+        let number = HEX_VALUES[usize::from(*digit)];
+        all |= number;
+        value = value << 4 | u64::from(number & 15);
+    }
+    (all < 16).then_some(value)
 }
 
 #[cfg(test)]

@@ -40,6 +40,8 @@ pub struct World {
     pub streams: u32,
     /// The run's clock.
     pub clock: Clock,
+    /// Whether catch-up readers look at message bytes, or only at heads and lengths.
+    pub check_content: bool,
 }
 
 impl World {

@@ -2,6 +2,7 @@
 
 mod broken;
 mod coordinated_omission;
+mod page;
 mod server;
 mod snapshots;
 
