@@ -15,6 +15,8 @@ use crate::verify::{Fault, Seen, StreamVerifier};
 
 /// An offset token longer than this is not followed.
 const OFFSET_BYTES_MAX: usize = 1024;
+/// Passes with gaps that a reader which goes round keeps for the end.
+const SEEN_KEPT_MAX: usize = 256;
 /// A stream that has nothing to read yet is tried again after this long.
 const RETRY_NS: u64 = 10_000_000;
 
@@ -102,7 +104,8 @@ impl CatchUp {
     }
 
     fn end_pass(&mut self, whole: bool) {
-        if !self.repeat || self.verifier.has_missing() {
+        // Readers that go round keep what they found only where something is missing, and not for ever.
+        if !self.repeat || (self.verifier.has_missing() && self.seen.len() < SEEN_KEPT_MAX) {
             self.seen.push(self.verifier.seen(whole && !self.repeat));
         }
         self.at += 1;
@@ -111,6 +114,7 @@ impl CatchUp {
             self.rest = self.pass_bytes == 0;
         }
         self.doubted = false;
+        self.pass_bytes = 0;
         self.verifier
             .restart(self.streams.get(self.at).map_or(0, |source| source.stream));
         self.offset.clear();

@@ -53,6 +53,17 @@ fn an_honest_server_is_found_honest() {
 }
 
 #[test]
+fn whole_reads_count_every_byte_once() {
+    let report = run(Wrong::Nothing, READ);
+    let whole = report.operation("whole_read").expect("streams were read");
+    let bytes_each = whole.bytes_per_s / whole.per_s;
+    assert!(
+        (bytes_each - 40_000.0 * 256.0).abs() < 1.0,
+        "{bytes_each} bytes a stream"
+    );
+}
+
+#[test]
 fn dropped_appends() {
     must_find(Wrong::Drops, APPEND, "fault_gap");
     must_find(Wrong::ForgetsTail, APPEND, "fault_lost");
