@@ -235,7 +235,9 @@ impl DiskFile for SimulatedFile {
         match fault {
             None => {}
             Some(Fault::Error(errno)) => return Err(io::Error::from_raw_os_error(errno)),
-            Some(Fault::Short) => bytes.truncate(bytes.len() / 2 / DISK_ALIGN * DISK_ALIGN),
+            Some(Fault::Short) => {
+                bytes.truncate((bytes.len() / 2 / DISK_ALIGN * DISK_ALIGN).max(DISK_ALIGN));
+            }
         }
         Ok(bytes.into())
     }

@@ -54,7 +54,8 @@ const _: () = assert!(BATCH_HEADER_BYTES < DISK_ALIGN);
 
 /// The first batch of an epoch: no records; written at the cut before anything is served.
 pub(super) const FLAG_EPOCH_OPEN: u32 = 1;
-/// Written by repair over a damaged range: no records; numbers may jump up to this batch's.
+/// Written by repair over a damaged range: no records in it, but it takes the place of lost
+/// batches, up to its number, and of `record_count` lost records.
 pub(super) const FLAG_FILLER: u32 = 2;
 
 /// Rounds up to a whole number of blocks.

@@ -46,6 +46,9 @@ mod tail;
 mod window;
 mod writer;
 
+#[cfg(test)]
+mod tests;
+
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;

@@ -50,6 +50,8 @@ pub(super) struct LogEnd {
     pub(super) tail: Tail,
     pub(super) batches: u64,
     pub(super) records: u64,
+    /// Records that fillers stand for.
+    pub(super) lost_records: u64,
     pub(super) bytes: u64,
 }
 
@@ -174,6 +176,9 @@ fn apply_batch<D: Disk>(
     replay_from: Position,
     apply: &mut impl FnMut(Position, &[u8]) -> Result<(), ApplyError>,
 ) -> Result<(), StorageError> {
+    if header.flags & FLAG_FILLER != 0 {
+        return Ok(());
+    }
     let path = || file.path.clone();
     let (offset, batch) = (header.offset, header.number);
     for (position, record) in (header.first_record..).zip(Records::new(header, body)) {
@@ -202,14 +207,11 @@ fn continues(end: &Option<LogEnd>, header: &BatchHeader) -> bool {
     let Some(end) = end else {
         return header.epoch > 0 && header.durable < header.number;
     };
-    let filler = header.flags & FLAG_FILLER != 0 && header.record_count == 0;
-    let follows = if filler {
-        header.number >= end.next_number && header.first_record >= end.next_record
-    } else {
-        header.number == end.next_number && header.first_record == end.next_record
-    };
+    let filler = header.flags & FLAG_FILLER != 0;
+    let follows = header.number == end.next_number || (filler && header.number > end.next_number);
     let opens = header.flags & (FLAG_EPOCH_OPEN | FLAG_FILLER) != 0;
     follows
+        && header.first_record == end.next_record
         && header.durable < header.number
         && (header.epoch == end.epoch || (opens && header.epoch > end.epoch))
 }
@@ -228,6 +230,7 @@ fn advance(end: &mut Option<LogEnd>, header: &BatchHeader, file: usize) {
         tail: Tail::Clean,
         batches: 0,
         records: 0,
+        lost_records: 0,
         bytes: 0,
     });
     let (number, offset, bytes) = (header.number, header.offset, header.batch_bytes());
@@ -244,7 +247,11 @@ fn advance(end: &mut Option<LogEnd>, header: &BatchHeader, file: usize) {
     end.epoch = header.epoch;
     end.durable = end.durable.max(header.durable);
     end.batches += 1;
-    end.records += u64::from(header.record_count);
+    if header.flags & FLAG_FILLER == 0 {
+        end.records += u64::from(header.record_count);
+    } else {
+        end.lost_records += u64::from(header.record_count);
+    }
     end.bytes += bytes;
     end.unproven.push_back(BatchPlace {
         number,

@@ -46,6 +46,8 @@ pub struct RecoveryReport {
     pub batches: u64,
     /// Records in them.
     pub records: u64,
+    /// Records that an earlier repair found lost; `apply` saw their positions left out.
+    pub lost_records: u64,
     /// Bytes of them, headers and padding included.
     pub bytes: u64,
     /// The position behind the last record.
@@ -174,6 +176,7 @@ impl RecoveryReport {
         self.files = end.spans.len() as u64;
         self.batches = end.batches;
         self.records = end.records;
+        self.lost_records = end.lost_records;
         self.bytes = end.bytes;
         self.next_position = Position(end.next_record);
         if end.tail != Tail::Clean {

@@ -6,9 +6,9 @@
 //!   written again from the file's name and length;
 //! - where a batch is damaged, everything up to the next whole batch of the log
 //!   is copied to the quarantine directory and overwritten with a *filler*: a
-//!   batch without records that takes the lost batches' numbers. Positions of
-//!   records behind it stay what they were, so whoever applies them sees the
-//!   gap.
+//!   batch without records that takes the numbers of the lost batches and the
+//!   positions of their records. Positions behind it stay what they were, so
+//!   whoever applies them sees the gap.
 //!
 //! Copies are synced before anything is overwritten, and a copy is never
 //! replaced by a later one: repair may crash and be run again. A torn filler
@@ -20,7 +20,6 @@
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use super::Options;
 use super::file::{Home, JournalFile, NewFile, file_path, make_file};
 use super::format::{BATCH_HEADER_BYTES, BatchHeader, FILE_HEADER_BYTES, FLAG_FILLER, FileHeader};
 use super::reader::scan_log;
@@ -28,6 +27,7 @@ use super::recovery::{list, open_files};
 use super::tail::{Found, Stop, search_continuation};
 use super::window::Window;
 use super::writer::write_piece;
+use super::{Options, Position};
 use crate::base::checksum::Checksum;
 use crate::base::limits::{DISK_ALIGN, DISK_IO_BYTES_MAX};
 use crate::storage::disk::{Access, Disk, DiskFile};
@@ -105,10 +105,12 @@ impl<D: Disk> Repair<'_, D> {
     async fn mend_files(&mut self, options: &Options) -> Result<Vec<u64>, StorageError> {
         let dir = self.home.dir.clone();
         let present = list(self.disk, &dir).await?.numbers;
-        let numbers: Vec<u64> = match (present.first(), present.last()) {
-            (Some(first), Some(last)) => (*first..=*last).collect(),
-            _ => Vec::new(),
+        let (Some(&first), Some(&last)) = (present.first(), present.last()) else {
+            return Ok(present);
         };
+        // A file before the first takes the place of all that recovery needs and misses.
+        let missing = first > 1 && self.starts_after(first, options.replay_from).await?;
+        let numbers: Vec<u64> = (first - u64::from(missing)..=last).collect();
         for &number in &numbers {
             if !present.contains(&number) {
                 let (bytes, access) = (options.file_bytes, Access::Write);
@@ -134,6 +136,20 @@ impl<D: Disk> Repair<'_, D> {
             }
         }
         Ok(numbers)
+    }
+
+    /// True if the file begins after `position`; also if what it begins with does not verify.
+    async fn starts_after(&self, number: u64, position: Position) -> Result<bool, StorageError> {
+        match JournalFile::open(self.disk, &self.home.dir, number, Access::Read).await {
+            Ok(file) => {
+                let first = Window::new(&file)
+                    .whole_batch(FILE_HEADER_BYTES, |_| true)
+                    .await?;
+                Ok(first.is_none_or(|header| header.first_record > position.0))
+            }
+            Err(StorageError::DamagedFileHeader { .. }) => Ok(true),
+            Err(error) => Err(error),
+        }
     }
 
     /// Writes a file's first block again. Its size is what whole blocks it has.
@@ -174,7 +190,7 @@ impl<D: Disk> Repair<'_, D> {
         &mut self,
         files: &[Rc<JournalFile<D>>],
     ) -> Result<bool, StorageError> {
-        let scan = scan_log(files, super::Position(u64::MAX), |_, _| Ok(())).await?;
+        let scan = scan_log(files, Position(u64::MAX), |_, _| Ok(())).await?;
         let Some(proof) = scan.proof else {
             return Ok(false);
         };
@@ -194,28 +210,36 @@ impl<D: Disk> Repair<'_, D> {
         // The last first: until it verifies, the damage is found again at the same place.
         let count = slots.len() as u64;
         for (index, slot) in slots.iter().enumerate().rev() {
-            let number = lost.last + 1 - (count - index as u64);
-            self.fill(&files[slot.file], slot, number, lost.first - 1, next)
-                .await?;
+            let first = index == 0;
+            let filler = BatchHeader {
+                flags: FLAG_FILLER,
+                number: lost.last + 1 - (count - index as u64),
+                durable: lost.first - 1,
+                // The first stands for all lost records.
+                first_record: if first {
+                    next_record
+                } else {
+                    next.header.first_record
+                },
+                record_count: if first { lost.records as u32 } else { 0 },
+                ..next.header
+            };
+            self.fill(&files[slot.file], slot, filler).await?;
         }
         self.report.lost.push(lost);
         Ok(true)
     }
 
-    /// Overwrites a range with a filler that bears `number`, having set it aside.
+    /// Overwrites a range with a filler, having set it aside.
     async fn fill(
         &mut self,
         file: &Rc<JournalFile<D>>,
         slot: &Slot,
-        number: u64,
-        durable: u64,
-        next: Found,
+        filler: BatchHeader,
     ) -> Result<(), StorageError> {
         self.set_aside(file, slot.from, slot.to).await?;
-        let bytes = slot.to - slot.from;
-        let body_bytes = bytes - BATCH_HEADER_BYTES as u64;
-        let epoch = next.header.epoch;
-        let mut checksum = Checksum::seeded(epoch);
+        let body_bytes = slot.to - slot.from - BATCH_HEADER_BYTES as u64;
+        let mut checksum = Checksum::seeded(filler.epoch);
         let mut left = body_bytes;
         while left > 0 {
             let now = left.min(DISK_ALIGN as u64);
@@ -223,17 +247,11 @@ impl<D: Disk> Repair<'_, D> {
             left -= now;
         }
         let header = BatchHeader {
-            flags: FLAG_FILLER,
-            journal_id: self.home.journal_id,
-            epoch,
-            number,
-            durable,
-            first_record: next.header.first_record,
             file_number: file.number(),
             offset: slot.from,
             body_bytes: body_bytes as u32,
-            record_count: 0,
             body_checksum: checksum.value(),
+            ..filler
         };
         let mut offset = slot.from;
         while offset < slot.to {

@@ -44,7 +44,8 @@ pub enum Fault {
     /// It returns this errno. A write may have reached the disk in part; of a sync's writes, any
     /// sectors may be durable and the rest never will be.
     Error(i32),
-    /// A read or write does about half of what was asked, and says so. Others fail with `EIO`.
+    /// A read or write does about half of what was asked, in whole blocks, and says so; a read
+    /// gets at least one. Other operations fail with `EIO`.
     Short,
 }
 
