@@ -284,3 +284,6 @@ fn take_lock(dir: &Path) -> Result<File, StorageError> {
     write_pid().map_err(StorageError::io("write", &path))?;
     Ok(file)
 }
+
+#[cfg(test)]
+mod tests;

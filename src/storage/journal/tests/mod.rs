@@ -1,6 +1,7 @@
 //! The journal on the simulated disk: what commits, what fails, what recovery makes of it.
 
 mod commit;
+mod on_glommio;
 mod recovery_table;
 mod repair;
 
