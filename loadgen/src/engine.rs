@@ -13,7 +13,7 @@
 //! not been sent when the drain ends is reported as unsent.
 //!
 //! Drivers start nothing after the end of the window. Followers (live readers) go on until they have seen what drivers wrote.
-//! A slot is in exactly one of: asking (a request is in flight), waiting (one entry in the heap), finished.
+//! What state a slot can be in: `slot`.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -29,12 +29,12 @@ use rustix::event::epoll;
 use rustix::fd::OwnedFd;
 use rustix::time::ClockId;
 
-use crate::client::{Client, Clock, Evidence, Times, Turn};
-use crate::connection::{Connection, Received};
+use crate::client::{Clock, Evidence, Times, Turn};
+use crate::connection::Received;
 use crate::error::{ErrorKind, Errors};
 use crate::histogram::{Tally, Window};
-use crate::http::{Head, Sink};
 use crate::pace::{Pace, Timing};
+use crate::slot::{Listener, Slot, SlotPlan};
 
 /// Bytes one thread reads at a time.
 const SCRATCH_BYTES: usize = 256 * 1024;
@@ -92,14 +92,6 @@ impl Shared {
     }
 }
 
-/// One slot as planned.
-pub struct SlotPlan {
-    /// What it asks.
-    pub client: Box<dyn Client>,
-    /// When.
-    pub pace: Pace,
-}
-
 /// What one thread has to say at the end.
 #[derive(Debug)]
 pub struct ThreadResult {
@@ -119,18 +111,6 @@ pub struct ThreadResult {
     pub unsent: u64,
 }
 
-struct Slot {
-    client: Box<dyn Client>,
-    connection: Connection,
-    pace: Pace,
-    tick: u64,
-    intended: u64,
-    asked: u64,
-    asking: bool,
-    headed: bool,
-    finished: bool,
-}
-
 struct Engine<'s> {
     shared: &'s Shared,
     epoll: OwnedFd,
@@ -144,23 +124,6 @@ struct Engine<'s> {
     tally: Tally,
 }
 
-struct Listener<'a> {
-    client: &'a mut dyn Client,
-    tally: &'a mut Tally,
-    clock: &'a Clock,
-    headed: &'a mut bool,
-}
-
-impl Sink for Listener<'_> {
-    fn head(&mut self, head: &Head<'_, '_>) {
-        *self.headed = true;
-        self.client.head(head, self.tally);
-    }
-    fn body(&mut self, bytes: &[u8]) {
-        self.client.body(bytes, self.clock, self.tally);
-    }
-}
-
 /// Runs one thread's slots from start to end. `tally` holds a window that never comes; it is replaced at the start.
 pub fn run_thread(shared: &Shared, plans: Vec<SlotPlan>, tally: Tally) -> io::Result<ThreadResult> {
     // Whatever fails, the barrier is passed, or the other threads would wait for ever.
@@ -170,28 +133,6 @@ pub fn run_thread(shared: &Shared, plans: Vec<SlotPlan>, tally: Tally) -> io::Re
     }
     shared.barrier.wait();
     prepared?.run(shared.start.get().copied().unwrap_or(0))
-}
-
-impl Slot {
-    fn new(plan: SlotPlan) -> Slot {
-        Slot {
-            client: plan.client,
-            connection: Connection::default(),
-            pace: plan.pace,
-            tick: 0,
-            intended: 0,
-            asked: 0,
-            asking: false,
-            headed: false,
-            finished: false,
-        }
-    }
-
-    /// Ticks inside the window that have not been sent.
-    fn due_between(&self, window: Window) -> u64 {
-        self.pace
-            .due_between(window.start, self.tick, window.measured, window.end)
-    }
 }
 
 impl<'s> Engine<'s> {

@@ -41,6 +41,7 @@ pub mod phase;
 pub mod plan;
 pub mod record;
 pub mod report;
+pub mod slot;
 pub mod sse;
 pub mod statistics;
 pub mod target;

@@ -10,10 +10,11 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::client::{Clock, Evidence};
 use crate::collect::{self, Collected, Sample};
-use crate::engine::{self, Shared, SlotPlan};
+use crate::engine::{self, Shared};
 use crate::error::Errors;
 use crate::histogram::{self, Tally, Window};
 use crate::pace::Timing;
+use crate::slot::SlotPlan;
 
 /// How often the collector looks up when nothing arrives.
 const TICK: Duration = Duration::from_millis(50);

@@ -12,7 +12,6 @@ use rustix::thread::sched_getaffinity;
 
 use crate::args::{RunArgs, Workload};
 use crate::client::{Client, Clock, Evidence};
-use crate::engine::SlotPlan;
 use crate::error::{ErrorKind, Errors};
 use crate::histogram::Op;
 use crate::judge::{Facts, judge};
@@ -21,6 +20,7 @@ use crate::pace::{Pace, Timing};
 use crate::phase::{self, PhaseOptions, PhaseResult};
 use crate::record;
 use crate::report::{self, Parameters, Report, Server, Verification, json, progress::Progress};
+use crate::slot::SlotPlan;
 use crate::target::Target;
 use crate::verify::{self, Ledger};
 use crate::workload::{self, Role, World, create::Create, read::CatchUp};

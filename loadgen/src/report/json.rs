@@ -125,7 +125,8 @@ fn interval_log<'h>(
     let mut serializer = V2DeflateSerializer::new();
     let mut builder = IntervalLogWriterBuilder::new();
     builder
-        .add_comment("latencies in nanoseconds")
+        .add_comment("latencies in nanoseconds, Interval_Max in milliseconds")
+        .with_max_value_divisor(1e6)
         .with_start_time(started)
         .with_base_time(started);
     // Writing to memory does not fail.
