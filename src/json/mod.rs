@@ -41,4 +41,5 @@ mod tests;
 
 pub use array_view::{ArrayView, array_view_len, first_boundary, last_boundary};
 pub use error::JsonError;
-pub use normalise::{Normaliser, kernel_names, normalise};
+pub use normalise::{Normaliser, normalise, normalise_on};
+pub use scan::Kernel;

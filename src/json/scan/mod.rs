@@ -82,7 +82,7 @@ type Run =
 
 /// The scanner for one instruction set, which this CPU is known to have.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Kernel {
+pub struct Kernel {
     name: &'static str,
     run: Run,
 }
@@ -124,7 +124,7 @@ impl Kernel {
     ///
     /// Reserves the size of the blocks and one more.
     #[inline]
-    pub fn run(
+    pub(super) fn run(
         &self,
         state: Option<&mut State>,
         parts: [&[[u8; BLOCK_BYTES]]; 2],

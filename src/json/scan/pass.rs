@@ -1,5 +1,7 @@
 //! The pass itself: load a block, judge it, write what is kept.
 
+use std::mem;
+
 use crate::json::grammar::{BLOCK_BYTES, End, Grammar};
 use crate::json::scan::utf8;
 use crate::json::scan::vector::{Block, Vector};
@@ -30,33 +32,40 @@ pub(super) unsafe fn run<V: Vector, const N: usize>(
     let mut length = out.len();
     let mut stop = None;
     let mut at = 0;
-    'parts: for part in parts {
-        for source in part {
-            // SAFETY: the caller vouches for the CPU.
-            let block = unsafe { Block::<V, N>::load(source) };
-            let (kept, faults) = grammar.step(block, source);
-            let non_ascii = block.non_ascii();
-            let utf8_fault = (non_ascii | unfinished) != 0 && utf8::fault(block, before);
-            if utf8_fault || !faults.none() {
-                let syntax = faults.first(source).map(|fault| Stop::grammar(fault, at));
-                let utf8 = utf8_fault.then(|| {
-                    let tail = state.as_ref().map_or(utf8::TAIL_NONE, |state| state.tail);
-                    let tail = tail_at(tail, parts, at / BLOCK_BYTES);
-                    Stop::Utf8(utf8::locate(tail, source) + at as isize)
-                });
-                stop = first_stop(syntax, utf8);
-                break 'parts;
+    // One loop over both parts: nested ones would be compiled twice, each for one part.
+    let [mut sources, mut behind] = parts.map(|part| part.iter());
+    loop {
+        let Some(source) = sources.next() else {
+            if behind.as_slice().is_empty() {
+                break;
             }
-            unfinished = utf8::last_bits(non_ascii);
-            before = block;
-            // SAFETY: no more blocks were written behind what `out` held at first than came
-            // before this one, and room for all of them and one more was reserved.
-            length += unsafe {
-                let to = out.as_mut_ptr().add(length);
-                V::compress(block, source, kept.keep, kept.line_feeds, to)
-            };
-            at += BLOCK_BYTES;
+            sources = mem::take(&mut behind);
+            continue;
+        };
+        // SAFETY: the caller vouches for the CPU.
+        let block = unsafe { Block::<V, N>::load(source) };
+        let (kept, faults) = grammar.step(block, source);
+        let non_ascii = block.non_ascii();
+        let utf8_fault = (non_ascii | unfinished) != 0 && utf8::fault(block, before);
+        if utf8_fault || !faults.none() {
+            let syntax = faults.first(source).map(|fault| Stop::grammar(fault, at));
+            let utf8 = utf8_fault.then(|| {
+                let tail = state.as_ref().map_or(utf8::TAIL_NONE, |state| state.tail);
+                let tail = tail_at(tail, parts, at / BLOCK_BYTES);
+                Stop::Utf8(utf8::locate(tail, source) + at as isize)
+            });
+            stop = first_stop(syntax, utf8);
+            break;
         }
+        unfinished = utf8::last_bits(non_ascii);
+        before = block;
+        // SAFETY: no more blocks were written behind what `out` held at first than came
+        // before this one, and room for all of them and one more was reserved.
+        length += unsafe {
+            let to = out.as_mut_ptr().add(length);
+            V::compress(block, source, kept.keep, kept.line_feeds, to)
+        };
+        at += BLOCK_BYTES;
     }
     // SAFETY: all bytes up to `length` were there before or were written above, within capacity.
     unsafe { out.set_len(length) };

@@ -2,7 +2,7 @@
 
 use super::generate::{self, Random, Space};
 use super::{for_every_kernel, oracle, show, stored};
-use crate::json::scan::Kernel;
+use crate::json::Kernel;
 
 for_every_kernel!(
     valid_texts_are_stored_as_the_slow_way_does,

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::{for_every_kernel, oracle, show, stored};
-use crate::json::scan::Kernel;
+use crate::json::Kernel;
 
 for_every_kernel!(cases_are_decided_by_the_rule);
 

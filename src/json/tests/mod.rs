@@ -11,9 +11,7 @@ mod oracle;
 mod rule;
 mod splits;
 
-use crate::json::JsonError;
-use crate::json::normalise::Normaliser;
-use crate::json::scan::Kernel;
+use crate::json::{JsonError, Kernel, Normaliser, normalise_on};
 
 /// One module of tests per kernel, of functions that take a kernel.
 macro_rules! for_every_kernel {
@@ -45,20 +43,28 @@ fn kernel(name: &str) -> Option<Kernel> {
     kernel
 }
 
-/// The stored text of `body` and its number of messages.
+/// The stored text of `body` and its number of messages, in one go.
 fn stored(kernel: Kernel, body: &[u8]) -> Result<(Vec<u8>, u64), JsonError> {
-    stored_from_pieces(kernel, &[body])
+    appended(|out| normalise_on(kernel, body, out))
 }
 
 /// The same for a body in pieces.
 fn stored_from_pieces(kernel: Kernel, pieces: &[&[u8]]) -> Result<(Vec<u8>, u64), JsonError> {
+    appended(|out| {
+        let mut normaliser = Normaliser::with_kernel(kernel);
+        for piece in pieces {
+            normaliser.feed(piece, out)?;
+        }
+        normaliser.finish(out)
+    })
+}
+
+fn appended(
+    append: impl FnOnce(&mut Vec<u8>) -> Result<u64, JsonError>,
+) -> Result<(Vec<u8>, u64), JsonError> {
     let before = b"before\n";
     let mut out = before.to_vec();
-    let mut normaliser = Normaliser::with_kernel(kernel);
-    let result = pieces
-        .iter()
-        .try_for_each(|piece| normaliser.feed(piece, &mut out))
-        .and_then(|()| normaliser.finish(&mut out));
+    let result = append(&mut out);
     assert!(out.starts_with(before), "what was there before is kept");
     let messages = result?;
     let text = out.split_off(before.len());

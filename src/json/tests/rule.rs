@@ -3,8 +3,7 @@
 
 use super::{for_every_kernel, stored};
 use crate::base::limits::JSON_DEPTH_MAX;
-use crate::json::JsonError;
-use crate::json::scan::Kernel;
+use crate::json::{JsonError, Kernel};
 
 for_every_kernel!(
     text_is_kept_byte_for_byte,

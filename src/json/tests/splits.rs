@@ -2,7 +2,7 @@
 
 use super::generate::{self, Random, Space};
 use super::{for_every_kernel, oracle, show, stored, stored_from_pieces};
-use crate::json::scan::Kernel;
+use crate::json::Kernel;
 
 for_every_kernel!(
     every_cut_gives_the_same_answer,
