@@ -11,7 +11,6 @@ at_1_and_4_shards![
     etag_varies_with_closure,
     etag_varies_with_the_incarnation,
     a_full_chunk_that_stops_being_the_tail_changes_its_etag,
-    etag_differs_between_views,
     base_catch_up_is_cacheable,
     bucket_catch_up_is_not_stored,
 ];
@@ -188,23 +187,6 @@ fn a_full_chunk_that_stops_being_the_tail_changes_its_etag(server: &Server) {
             .expect_no_field("stream-up-to-date");
         assert_eq!(cached.next_offset(), offset(3));
     }
-}
-
-/// RFC 9110 8.8.3: two representations do not share a strong tag. A JSON stream's views differ.
-fn etag_differs_between_views(server: &Server) {
-    let bucket = Stream::with_body(server, Surface::Bucket, JSON, "[1,2]");
-    let base = bucket.on(Surface::Base);
-    let tag = |stream: &Stream<'_>| {
-        stream
-            .get("")
-            .send()
-            .expect(200)
-            .expect_header("etag")
-            .to_owned()
-    };
-    // The URLs differ too, so this is about clients that compare tags across them.
-    assert_ne!(bucket.get("").send().body, base.get("").send().body);
-    assert_ne!(tag(&bucket), tag(&base));
 }
 
 /// Decisions, Two surfaces: as the base protocol says, with `Vary: Stream-Incarnation`.

@@ -43,7 +43,10 @@ fn run(shards: usize) {
     let seed = setting("THALWEG_CRASH_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     println!("{cycles} cycles at --shards {shards}, THALWEG_CRASH_SEED={seed}");
     let mut random = Random(seed);
-    let options = Options::new(shards).flag("journal-file-bytes", 4 << 20);
+    // Small journal files, so that they roll; they must hold the largest body.
+    let options = Options::new(shards)
+        .flag("request-bytes-max", 64 << 10)
+        .flag("journal-file-bytes", 2 << 20);
     let mut server = options.start();
     let mut generation = Generation::create(&server);
     for cycle in 0..cycles {

@@ -89,7 +89,7 @@ fn every_success_carries_it(server: &Server) {
                 "{what}: {answer}"
             );
         }
-        let events = stream.sse("-1");
+        let events = stream.sse("now");
         assert_eq!(
             events.head.header("stream-incarnation"),
             Some(token.as_str())

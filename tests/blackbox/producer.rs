@@ -371,7 +371,8 @@ fn closing_write_can_be_repeated(server: &Server) {
     }
 }
 
-/// Base 5.2.1, Close without append: it is idempotent with producer headers too.
+/// Base 5.3 and 5.2.1, Close without append: 204 at once and again, as the official suite has it
+/// (`idempotent-close-only-with-producer-headers`).
 fn close_only_with_a_producer(server: &Server) {
     for surface in SURFACES {
         let stream = Stream::with_body(server, surface, OCTETS, "a");

@@ -57,7 +57,10 @@ fn newest_journal_file(data: &Path) -> PathBuf {
 /// over several boots.
 #[test]
 fn storage_1_tiny_journal_files_over_several_boots() {
-    let mut server = Options::new(2).flag("journal-file-bytes", 1 << 20).start();
+    let mut server = Options::new(2)
+        .flag("request-bytes-max", 128 << 10)
+        .flag("journal-file-bytes", 2 << 20)
+        .start();
     let stream = Stream::create(&server, Surface::Bucket, OCTETS);
     let key = stream.key().to_owned();
     let mut expected = Vec::new();

@@ -442,7 +442,10 @@ fn many_parts_make_one_snapshot(server: &Server) {
 /// 413 `SNAPSHOT_TOO_LARGE` names the limit, which HEAD reports too; the parts stay.
 #[test]
 fn an_assembled_snapshot_above_the_limit_is_413() {
-    let server = Options::new(1).flag("snapshot-bytes-max", 10_000).start();
+    let server = Options::new(1)
+        .flag("request-bytes-max", 10_000)
+        .flag("snapshot-bytes-max", 10_000)
+        .start();
     let stream = ten(&server);
     let part = "x".repeat(6_000);
     let (one, two) = (stage(&stream, &part), stage(&stream, &part));

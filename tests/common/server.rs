@@ -71,7 +71,7 @@ impl Options {
                 });
             }
             if let Some(status) = process.ended() {
-                return Err(format!("{status}\n{}", process.log()));
+                return Err(format!("{status}\n{}", process.whole_log()));
             }
             if Instant::now() >= deadline {
                 return Err(format!(
@@ -204,6 +204,7 @@ impl Server {
 pub struct Process {
     child: Child,
     log: Arc<Mutex<String>>,
+    followers: Vec<thread::JoinHandle<()>>,
 }
 
 impl Process {
@@ -214,9 +215,23 @@ impl Process {
             .stderr(Stdio::piped());
         let mut child = keeper_spawn(command);
         let log = Arc::default();
-        follow(child.stdout.take().expect("stdout is piped"), &log);
-        follow(child.stderr.take().expect("stderr is piped"), &log);
-        Self { child, log }
+        let followers = vec![
+            follow(child.stdout.take().expect("stdout is piped"), &log),
+            follow(child.stderr.take().expect("stderr is piped"), &log),
+        ];
+        Self {
+            child,
+            log,
+            followers,
+        }
+    }
+
+    /// All that an ended process said.
+    fn whole_log(&mut self) -> String {
+        for follower in self.followers.drain(..) {
+            follower.join().expect("no reader of the log panics");
+        }
+        self.log()
     }
 
     fn log(&self) -> String {
@@ -294,7 +309,7 @@ fn address_after(log: &str, marker: &str) -> Option<SocketAddr> {
 }
 
 /// Copies what `pipe` gives into `log`, line by line, until it closes.
-fn follow(pipe: impl Read + Send + 'static, log: &Arc<Mutex<String>>) {
+fn follow(pipe: impl Read + Send + 'static, log: &Arc<Mutex<String>>) -> thread::JoinHandle<()> {
     let log = Arc::clone(log);
     thread::spawn(move || {
         for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
@@ -302,7 +317,7 @@ fn follow(pipe: impl Read + Send + 'static, log: &Arc<Mutex<String>>) {
             log.push_str(&String::from_utf8_lossy(&line));
             log.push('\n');
         }
-    });
+    })
 }
 
 type Job = (Command, Sender<Child>);
