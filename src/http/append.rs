@@ -56,7 +56,8 @@ pub fn check(request: &AppendRequest, body_len: u64) -> Result<(), Refusal> {
 
 /// Writes the answer to an append: 204, or 200 for a producer's new data.
 pub fn answer(envelope: &Envelope, shared: &Shared, appended: &Appended, out: &mut Vec<u8>) {
-    let is_new_data = matches!(appended.receipt, Some(Receipt::Applied { .. }));
+    let is_applied = matches!(appended.receipt, Some(Receipt::Applied { .. }));
+    let is_new_data = is_applied && appended.tail > appended.start;
     let mut head = envelope.begin(shared, out, if is_new_data { 200 } else { 204 });
     head.header_u64("Stream-Incarnation", appended.incarnation.0);
     match &appended.receipt {

@@ -338,7 +338,7 @@ mod tests {
             end: 5,
             closes: false,
             digest: Some([1; 32]),
-            closed: (epoch > 0).then_some((epoch - 1, 9)),
+            closed: epoch.checked_sub(1).map(|closed| (closed, 9)),
         }
     }
 

@@ -2,7 +2,7 @@
 //! extensions 9.4, 9.5; decisions, Live reads).
 //!
 //! No stream content can forge an event: every line of a payload is written
-//! behind `data: `, and every line ending the format knows ends a line here
+//! behind `data:`, and every line ending the format knows ends a line here
 //! too. Offsets always count stored bytes, whatever the text form.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -64,7 +64,7 @@ pub fn data_event(framing: Framing, bytes: &[u8], after_cr: bool, out: &mut Vec<
         Framing::JsonArray => json_array(bytes, out),
         Framing::Text => text(bytes, out),
         Framing::Base64 => {
-            out.extend_from_slice(b"data: ");
+            out.extend_from_slice(b"data:");
             out.extend_from_slice(STANDARD.encode(bytes).as_bytes());
             out.push(b'\n');
         }
@@ -76,16 +76,16 @@ pub fn data_event(framing: Framing, bytes: &[u8], after_cr: bool, out: &mut Vec<
 /// `bytes` are whole stored messages.
 fn json_array(bytes: &[u8], out: &mut Vec<u8>) {
     let messages = bytes.strip_suffix(b"\n").unwrap_or(bytes);
-    out.extend_from_slice(b"data: [\n");
+    out.extend_from_slice(b"data:[\n");
     let mut start = 0;
     for end in memchr::memchr_iter(b'\n', messages) {
-        out.extend_from_slice(b"data: ");
+        out.extend_from_slice(b"data:");
         out.extend_from_slice(messages.get(start..end).unwrap_or_default());
         out.extend_from_slice(b",\n");
         start = end + 1;
     }
     line(messages.get(start..).unwrap_or_default(), out);
-    out.extend_from_slice(b"data: ]\n");
+    out.extend_from_slice(b"data:]\n");
 }
 
 fn text(bytes: &[u8], out: &mut Vec<u8>) {
@@ -101,8 +101,11 @@ fn text(bytes: &[u8], out: &mut Vec<u8>) {
 }
 
 fn line(content: &[u8], out: &mut Vec<u8>) {
-    // The format strips one space after the colon, so writing one keeps any that follow.
-    out.extend_from_slice(b"data: ");
+    out.extend_from_slice(b"data:");
+    if content.first() == Some(&b' ') {
+        // The format strips one space after the colon; this one keeps the content's own.
+        out.push(b' ');
+    }
     out.extend_from_slice(content);
     out.push(b'\n');
 }
@@ -122,7 +125,7 @@ pub struct Control {
 
 /// Writes one `control` event.
 pub fn control_event(control: &Control, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"event: control\ndata: {\"streamNextOffset\":\"");
+    out.extend_from_slice(b"event: control\ndata:{\"streamNextOffset\":\"");
     out.extend_from_slice(&offset::digits(control.next));
     out.push(b'"');
     if !control.closed {
@@ -142,7 +145,7 @@ pub fn control_event(control: &Control, out: &mut Vec<u8>) {
 
 /// Writes one `error` event; the response ends after it (decisions, Errors).
 pub fn error_event(body: &str, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"event: error\ndata: ");
+    out.extend_from_slice(b"event: error\ndata:");
     out.extend_from_slice(body.as_bytes());
     out.extend_from_slice(b"\n\n");
 }
@@ -188,15 +191,15 @@ mod tests {
     fn json_on_both_surfaces() {
         assert_eq!(
             event(Framing::Lines, b"{\"a\":1}\n{\"b\":2}\n"),
-            "event: data\ndata: {\"a\":1}\ndata: {\"b\":2}\ndata: \n\n"
+            "event: data\ndata:{\"a\":1}\ndata:{\"b\":2}\ndata:\n\n"
         );
         assert_eq!(
             event(Framing::Lines, b"{\"a\""),
-            "event: data\ndata: {\"a\"\n\n"
+            "event: data\ndata:{\"a\"\n\n"
         );
         assert_eq!(
             event(Framing::JsonArray, b"1\n[2]\n"),
-            "event: data\ndata: [\ndata: 1,\ndata: [2]\ndata: ]\n\n"
+            "event: data\ndata:[\ndata:1,\ndata:[2]\ndata:]\n\n"
         );
     }
 
@@ -206,7 +209,7 @@ mod tests {
         let payload = "a\r\nevent: x\rdata: y\n\n : z\u{85}\u{2028}".as_bytes();
         assert_eq!(
             event(Framing::Text, payload),
-            "event: data\ndata: a\ndata: event: x\ndata: data: y\ndata: \ndata:  : z\u{85}\u{2028}\n\n"
+            "event: data\ndata:a\ndata:event: x\ndata:data: y\ndata:\ndata:  : z\u{85}\u{2028}\n\n"
         );
     }
 
@@ -214,7 +217,7 @@ mod tests {
     fn a_crlf_split_between_events_is_one_line_ending() {
         let mut out = Vec::new();
         assert!(data_event(Framing::Text, b"\nb", true, &mut out));
-        assert_eq!(out, b"event: data\ndata: b\n\n");
+        assert_eq!(out, b"event: data\ndata:b\n\n");
         out.clear();
         assert!(!data_event(Framing::Text, b"\n", true, &mut out));
         assert!(out.is_empty());
@@ -224,7 +227,7 @@ mod tests {
     fn binary_is_base64() {
         assert_eq!(
             event(Framing::Base64, &[0, 255]),
-            "event: data\ndata: AP8=\n\n"
+            "event: data\ndata:AP8=\n\n"
         );
     }
 
@@ -264,14 +267,14 @@ mod tests {
         control_event(&control, &mut out);
         assert_eq!(
             out,
-            b"event: control\ndata: {\"streamNextOffset\":\"00000000000000000005\",\"streamCursor\":\"7\",\"upToDate\":true}\n\n"
+            b"event: control\ndata:{\"streamNextOffset\":\"00000000000000000005\",\"streamCursor\":\"7\",\"upToDate\":true}\n\n"
         );
         out.clear();
         control.closed = true;
         control_event(&control, &mut out);
         assert_eq!(
             out,
-            b"event: control\ndata: {\"streamNextOffset\":\"00000000000000000005\",\"upToDate\":true,\"streamClosed\":true}\n\n"
+            b"event: control\ndata:{\"streamNextOffset\":\"00000000000000000005\",\"upToDate\":true,\"streamClosed\":true}\n\n"
         );
     }
 }
