@@ -157,7 +157,7 @@ fn a_crash_before_the_switch_keeps_the_old_layout_and_after_it_the_new() {
 
     // A crash here: the half-made layout goes.
     drop(data_dir);
-    let mut data_dir = DataDir::open(&scratch.data(), 3).expect("the same directory");
+    let data_dir = DataDir::open(&scratch.data(), 3).expect("the same directory");
     assert_eq!(data_dir.layout(), old);
     assert_eq!(names(&scratch.data()), ["LOCK", "layout-1", "manifest"]);
 

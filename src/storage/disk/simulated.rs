@@ -16,6 +16,7 @@
 //! Time stands still unless [`SimulatedDisk::advance`] moves it. Works on any
 //! single-threaded executor, `futures_lite::future::block_on` included.
 
+mod change;
 mod plan;
 mod world;
 
@@ -27,7 +28,8 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use self::world::{Change, FileId, World};
+use self::change::Change;
+use self::world::{FileId, World};
 use super::{Access, AlignedBuf, Disk, DiskFile, ReadBuf};
 use crate::base::limits::{DISK_ALIGN, DISK_IO_BYTES_MAX};
 

@@ -35,8 +35,10 @@
 //! One thread; a [`Journal`] is a handle and clones are the same journal.
 
 mod batch;
+mod commit;
 mod file;
 mod format;
+mod listing;
 mod reader;
 mod recovery;
 mod repair;
@@ -51,17 +53,18 @@ mod tests;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use self::batch::OpenBatch;
-use self::file::{Home, JournalFile};
+use self::file::{Home, JournalFile, file_path};
 use self::reader::Span;
 use self::signal::Signal;
 use super::data_dir::Layout;
 use super::disk::Disk;
 use super::error::StorageError;
 use super::manifest::Manifest;
-use crate::base::limits::Limits;
+use crate::base::limits::{DISK_ALIGN, JOURNAL_SLACK_BYTES, Limits};
 
 pub use self::reader::Cut;
 pub use self::recovery::{RecoveryReport, read_journal};
@@ -170,8 +173,9 @@ pub const IN_FLIGHT_LIMIT: usize = 16;
 
 /// Batches on their way at once, by default.
 const IN_FLIGHT_MAX: usize = 2;
-/// Bytes of a record beside the body of the request that caused it: key, types, producer.
-const RECORD_OVERHEAD_BYTES: usize = 64 << 10;
+/// Bytes of a record beside the body of the request that caused it: what the limits set aside for
+/// it, less headers and padding.
+const RECORD_OVERHEAD_BYTES: usize = JOURNAL_SLACK_BYTES as usize - 3 * DISK_ALIGN;
 /// Default of [`Options::batch_bytes_max`].
 const BATCH_BYTES_MAX: usize = 4 << 20;
 
@@ -307,6 +311,17 @@ struct Place<D: Disk> {
     offset: u64,
 }
 
+impl<D: Disk> Inner<D> {
+    /// The oldest file, if nothing at or behind `position` is in it, nor a batch on its way: the
+    /// next file's first batch is durable.
+    fn releasable(&self, position: Position) -> Option<PathBuf> {
+        let queue = self.queue.borrow();
+        let ((number, _), (_, next)) = (queue.spans.front()?, queue.spans.get(1)?);
+        let passed = next.first_record <= position.0 && next.first_number <= self.durable.get();
+        passed.then(|| file_path(&self.home.dir, *number))
+    }
+}
+
 impl<D: Disk> Stage for Journal<D> {
     fn stage(&self, parts: &[&[u8]]) -> Result<BatchNumber, StageError> {
         self.0.stage(parts)
@@ -333,6 +348,28 @@ impl<D: Disk> Journal<D> {
     /// What it has done so far.
     pub fn stats(&self) -> JournalStats {
         self.0.stats.get()
+    }
+
+    /// Removes the files whose records all lie before `position`: nothing will ask for them again.
+    /// The oldest go first, so that what a crash leaves has no gap. How many went.
+    pub async fn release_before(&self, position: Position) -> Result<u64, StorageError> {
+        let inner = &*self.0;
+        let mut released = 0;
+        while let Some(path) = inner.releasable(position) {
+            let remove = inner.disk.remove(&path).await;
+            remove.map_err(StorageError::io("remove", &path))?;
+            inner.queue.borrow_mut().spans.pop_front();
+            released += 1;
+        }
+        if released > 0 {
+            let dir = &inner.home.dir;
+            inner
+                .disk
+                .sync_dir(dir)
+                .await
+                .map_err(StorageError::io("sync", dir))?;
+        }
+        Ok(released)
     }
 
     /// Takes no more records, lets those staged become durable, and stops [`Self::run`].

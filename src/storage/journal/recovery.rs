@@ -25,13 +25,14 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::batch::OpenBatch;
-use super::file::{Home, JournalFile, Name, NewFile, file_path, make_file};
+use super::commit::{commit, write_piece};
+use super::file::{Home, JournalFile, NewFile, file_path, make_file};
 use super::format::{FILE_HEADER_BYTES, FLAG_EPOCH_OPEN};
+use super::listing::{check_gaps, list, open_files};
 use super::reader::{Cut, LogEnd, Span, read_log};
 use super::signal::Signal;
 use super::tail::Tail;
 use super::window::Window;
-use super::writer::{commit, write_piece};
 use super::{Inner, Journal, JournalStats, Options, Position, Queue};
 use crate::base::limits::DISK_IO_BYTES_MAX;
 use crate::storage::disk::{Access, Disk, DiskFile};
@@ -58,69 +59,6 @@ pub struct RecoveryReport {
     pub trimmed: Vec<(PathBuf, u64)>,
     /// Unknown names in the directory, left alone.
     pub unknown: Vec<PathBuf>,
-}
-
-/// What is in a journal's directory.
-pub(super) struct Listing {
-    pub(super) numbers: Vec<u64>,
-    preparing: Vec<PathBuf>,
-    unknown: Vec<PathBuf>,
-}
-
-pub(super) async fn list<D: Disk>(disk: &D, dir: &Path) -> Result<Listing, StorageError> {
-    let names = disk
-        .list_dir(dir)
-        .await
-        .map_err(StorageError::io("list", dir))?;
-    let mut listing = Listing {
-        numbers: Vec::new(),
-        preparing: Vec::new(),
-        unknown: Vec::new(),
-    };
-    for name in names {
-        match Name::parse(&name) {
-            Name::File(number) => listing.numbers.push(number),
-            Name::Preparing(_) => listing.preparing.push(dir.join(name)),
-            Name::Unknown => listing.unknown.push(dir.join(name)),
-        }
-    }
-    listing.numbers.sort_unstable();
-    Ok(listing)
-}
-
-/// Refuses a directory in which a file of the sequence is missing.
-fn check_gaps(dir: &Path, listing: &Listing) -> Result<(), StorageError> {
-    match listing
-        .numbers
-        .windows(2)
-        .find(|pair| pair[0] + 1 != pair[1])
-    {
-        Some(pair) => Err(StorageError::MissingFile {
-            path: file_path(dir, pair[0] + 1),
-        }),
-        None => Ok(()),
-    }
-}
-
-/// Opens all files; they belong to one journal of one shard.
-pub(super) async fn open_files<D: Disk>(
-    disk: &D,
-    dir: &Path,
-    numbers: &[u64],
-    access: Access,
-) -> Result<Vec<Rc<JournalFile<D>>>, StorageError> {
-    let mut files: Vec<Rc<JournalFile<D>>> = Vec::with_capacity(numbers.len());
-    for &number in numbers {
-        let file = JournalFile::open(disk, dir, number, access).await?;
-        if let Some(first) = files.first()
-            && (first.header.journal_id, first.header.shard)
-                != (file.header.journal_id, file.header.shard)
-        {
-            return Err(StorageError::ForeignFile { path: file.path });
-        }
-        files.push(Rc::new(file));
-    }
-    Ok(files)
 }
 
 /// Reads the journal in `dir` and changes nothing: hands every record at or after `replay_from`

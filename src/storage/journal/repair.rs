@@ -20,13 +20,13 @@
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use super::commit::write_piece;
 use super::file::{Home, JournalFile, NewFile, file_path, make_file};
 use super::format::{BATCH_HEADER_BYTES, BatchHeader, FILE_HEADER_BYTES, FLAG_FILLER, FileHeader};
+use super::listing::{list, open_files};
 use super::reader::scan_log;
-use super::recovery::{list, open_files};
 use super::tail::{Found, Stop, search_continuation};
 use super::window::Window;
-use super::writer::write_piece;
 use super::{Options, Position};
 use crate::base::checksum::Checksum;
 use crate::base::limits::{DISK_ALIGN, DISK_IO_BYTES_MAX};

@@ -11,20 +11,18 @@
 //! an error of writing back to one of them only. Those under way are waited
 //! for, since the disk still reads from their memory, and forgotten.
 
-use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
-use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::pin::pin;
+use std::task::Poll;
 
 use super::batch::{OpenBatch, SealedBatch};
-use super::file::JournalFile;
+use super::commit::{Commit, Flight, Flights, commit};
 use super::format::{BatchHeader, FILE_HEADER_BYTES};
 use super::reader::Span;
 use super::{
     BatchNumber, ClosedBatch, Durability, Inner, Journal, Place, Queue, StageError, SyncMethod,
 };
-use crate::storage::disk::{Disk, DiskFile};
+use crate::storage::disk::Disk;
 use crate::storage::error::StorageError;
 
 impl<D: Disk> Inner<D> {
@@ -184,45 +182,6 @@ impl<D: Disk> Queue<D> {
     }
 }
 
-/// A batch on its way.
-struct Flight {
-    number: u64,
-    bytes: u64,
-    /// `None` once it has succeeded.
-    commit: Option<Commit>,
-}
-
-type Commit = Pin<Box<dyn Future<Output = Result<(), StorageError>>>>;
-
-/// Batches on their way, oldest first.
-#[derive(Default)]
-struct Flights(VecDeque<Flight>);
-
-impl Flights {
-    /// Polls all; the first error. One that failed counts as done, so that polling can go on.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Result<(), StorageError> {
-        let mut outcome = Ok(());
-        for flight in &mut self.0 {
-            if let Some(commit) = &mut flight.commit
-                && let Poll::Ready(result) = commit.as_mut().poll(cx)
-            {
-                flight.commit = None;
-                outcome = outcome.and(result);
-            }
-        }
-        outcome
-    }
-
-    /// The oldest, if it has succeeded.
-    fn pop_done(&mut self) -> Option<Flight> {
-        self.0.pop_front_if(|flight| flight.commit.is_none())
-    }
-
-    fn all_done(&self) -> bool {
-        self.0.iter().all(|flight| flight.commit.is_none())
-    }
-}
-
 impl<D: Disk> Journal<D> {
     /// Commits what is staged, and makes files ahead, until [`Self::close`] or a failure.
     ///
@@ -267,7 +226,7 @@ impl<D: Disk> Inner<D> {
     /// Issues batches while there are free places; true if one was issued.
     fn issue(&self, flights: &mut Flights) -> bool {
         let mut issued = false;
-        while flights.0.len() < self.options.in_flight_max && !self.latched.get() {
+        while flights.len() < self.options.in_flight_max && !self.latched.get() {
             let Some((place, batch)) = self.next_batch() else {
                 break;
             };
@@ -278,14 +237,14 @@ impl<D: Disk> Inner<D> {
                 stats.syncs += u64::from(sync);
             });
             let commit: Commit = Box::pin(commit(place, batch, sync));
-            flights.0.push_back(Flight {
+            flights.push(Flight {
                 number,
                 bytes,
                 commit: Some(commit),
             });
             issued = true;
         }
-        self.in_flight.set(flights.0.len());
+        self.in_flight.set(flights.len());
         issued
     }
 
@@ -295,7 +254,7 @@ impl<D: Disk> Inner<D> {
         while let Some(Flight { number, bytes, .. }) = flights.pop_done() {
             assert_eq!(number, self.durable.get() + 1, "batches land in order");
             landed = true;
-            self.in_flight.set(flights.0.len());
+            self.in_flight.set(flights.len());
             self.durable.set(number);
             if self.options.durability == Durability::Sync {
                 self.proven.set(number);
@@ -328,84 +287,4 @@ impl super::Options {
     fn syncs(&self) -> bool {
         self.durability == Durability::Sync && self.sync_method == SyncMethod::Fdatasync
     }
-}
-
-/// Writes one batch and, if asked, syncs it. All of its pieces are on their way together.
-pub(super) async fn commit<D: Disk>(
-    place: Place<D>,
-    batch: SealedBatch,
-    sync: bool,
-) -> Result<(), StorageError> {
-    let Place { file, offset } = place;
-    let mut at = offset;
-    let mut pieces = batch.pieces.into_iter();
-    let (first, rest) = (pieces.next(), pieces);
-    let Some(first) = first else { return Ok(()) };
-    let first_len = first.len() as u64;
-    if rest.len() == 0 {
-        write_piece(&file, first, at).await?;
-    } else {
-        let mut writes: Vec<Write<'_>> = vec![Box::pin(write_piece(&file, first, at))];
-        at += first_len;
-        for piece in rest {
-            let len = piece.len() as u64;
-            writes.push(Box::pin(write_piece(&file, piece, at)));
-            at += len;
-        }
-        all(writes).await?;
-    }
-    if sync {
-        file.file
-            .sync_data()
-            .await
-            .map_err(StorageError::io_at("sync", &file.path, offset))?;
-    }
-    Ok(())
-}
-
-pub(super) async fn write_piece<D: Disk>(
-    file: &Rc<JournalFile<D>>,
-    piece: crate::storage::disk::AlignedBuf,
-    offset: u64,
-) -> Result<(), StorageError> {
-    let expected = piece.len();
-    let written = file
-        .file
-        .write_at(piece, offset)
-        .await
-        .map_err(StorageError::io_at("write", &file.path, offset))?;
-    if written == expected {
-        Ok(())
-    } else {
-        let path = file.path.clone();
-        Err(StorageError::ShortWrite {
-            path,
-            offset,
-            written,
-            expected,
-        })
-    }
-}
-
-type Write<'a> = Pin<Box<dyn Future<Output = Result<(), StorageError>> + 'a>>;
-
-/// Waits for all; the first error in order, when all have finished.
-async fn all(mut futures: Vec<Write<'_>>) -> Result<(), StorageError> {
-    let mut results: Vec<Option<_>> = futures.iter().map(|_| None).collect();
-    poll_fn(|cx| {
-        for (future, result) in futures.iter_mut().zip(&mut results) {
-            if result.is_none()
-                && let Poll::Ready(ready) = future.as_mut().poll(cx)
-            {
-                *result = Some(ready);
-            }
-        }
-        if results.iter().all(Option::is_some) {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
-        }
-    })
-    .await;
-    results.into_iter().flatten().collect()
 }

@@ -285,3 +285,29 @@ fn an_acknowledgement_may_stage() {
     rig.disk.crash(Crash::Power);
     assert_eq!(rig.open().records.len(), 6);
 }
+
+#[test]
+fn released_files_are_gone_and_what_follows_stays() {
+    let mut rig = Rig::new();
+    let records: Vec<Vec<u8>> = (0..40u8).map(|n| vec![n; 4000]).collect();
+    let opened = rig.open();
+    let journal = &opened.journal;
+    run(journal, async {
+        for record in &records {
+            commit(journal, record).await;
+        }
+        // File 1 holds the opening of the epoch and 14 records.
+        assert_eq!(journal.release_before(Position(13)).await.ok(), Some(0));
+        assert_eq!(journal.release_before(Position(14)).await.ok(), Some(1));
+        assert_eq!(journal.release_before(Position(40)).await.ok(), Some(1));
+    });
+    assert!(rig.disk.contents(&Rig::path(2)).is_none());
+    rig.disk.crash(Crash::Power);
+    let error = rig.try_open().err();
+    assert!(
+        matches!(error, Some(StorageError::MissingRecords { oldest: 29, .. })),
+        "{error:?}"
+    );
+    rig.options.replay_from = Position(35);
+    assert_eq!(rig.open().records, records[35..]);
+}
