@@ -236,7 +236,12 @@ async fn run(dir: &Path, variant: Variant, writers: usize, seconds: f64) -> (Sam
 }
 
 /// One writer: the latencies of its records, in nanoseconds.
-async fn write(journal: Journal<GlommioDisk>, waiters: Rc<Waiters>, end: Instant) -> Vec<u64> {
+async fn write(
+    journal: Journal<GlommioDisk>,
+    waiters: Rc<Waiters>,
+    mut rng: Rng,
+    end: Instant,
+) -> Vec<u64> {
     let record = [7; RECORD_BYTES];
     let mut latencies = Vec::new();
     let mut now = Instant::now();
