@@ -57,6 +57,9 @@ pub const CURSOR_EPOCH_S: u64 = 1_728_432_000;
 pub const HEADERS_MAX: usize = 64;
 /// Pieces in which bodies are streamed to a socket, in bytes.
 pub const PIECE_BYTES: usize = 256 * KIB;
+/// Snapshot bodies and parts from this size on are files of their own, in bytes; smaller ones are in
+/// the journal and in memory.
+pub const BLOB_FILE_BYTES_MIN: usize = 64 * KIB;
 /// Largest single read or write a disk is asked for, in bytes (`facts.md`, Disk).
 pub const DISK_IO_BYTES_MAX: usize = MIB;
 /// Alignment of direct I/O, in bytes: holds for 512-byte and 4-KiB-native devices.

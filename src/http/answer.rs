@@ -1,7 +1,7 @@
 //! What all answers share: the fields every head carries, errors, and bodies
 //! that are written piece by piece.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use bytes::Bytes;
 
@@ -16,6 +16,7 @@ use crate::{
     },
     json::array_view::ArrayView,
     protocol::error::{Refusal, error_body},
+    storage::blob::BlobFile,
 };
 
 /// Fields of every answer: stored bytes must never run as a page of our origin, and other origins
@@ -133,21 +134,41 @@ pub enum Body {
     /// Nothing more.
     None,
     /// Bytes as they are stored.
-    Stored(VecDeque<Bytes>),
+    Stored(VecDeque<Source>),
     /// Stored messages as one JSON array.
     Array(VecDeque<Bytes>, ArrayView),
     /// The parts of a bootstrap.
     Multipart(Box<Multipart>),
 }
 
+/// Where bytes of a body are.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// In memory.
+    Memory(Bytes),
+    /// In a blob's file, from the first offset to before the second.
+    File(Arc<BlobFile>, u64, u64),
+}
+
 /// The next piece of a body.
 pub enum Piece {
     /// These bytes.
     Shared(Bytes),
+    /// This part of a blob's file.
+    File(Arc<BlobFile>, u64, u64),
     /// What was written to the buffer.
     Buffered,
     /// There is none.
     Done,
+}
+
+impl From<Source> for Piece {
+    fn from(source: Source) -> Self {
+        match source {
+            Source::Memory(bytes) => Self::Shared(bytes),
+            Source::File(file, start, end) => Self::File(file, start, end),
+        }
+    }
 }
 
 impl Body {
@@ -157,7 +178,7 @@ impl Body {
         if envelope.is_head {
             Self::None
         } else {
-            Self::Stored(pieces.into())
+            Self::Stored(pieces.into_iter().map(Source::Memory).collect())
         }
     }
 
@@ -165,7 +186,7 @@ impl Body {
     pub fn next(&mut self, out: &mut Vec<u8>) -> Piece {
         match self {
             Self::None => Piece::Done,
-            Self::Stored(pieces) => pieces.pop_front().map_or(Piece::Done, Piece::Shared),
+            Self::Stored(sources) => sources.pop_front().map_or(Piece::Done, Piece::from),
             Self::Array(pieces, view) => {
                 let Some(mut piece) = pieces.pop_front() else {
                     *self = Self::None;
@@ -188,7 +209,7 @@ impl Body {
 /// A bootstrap's body on its way out.
 pub struct Multipart {
     writer: Option<MultipartWriter>,
-    snapshot: Option<(Box<[u8]>, VecDeque<Bytes>)>,
+    snapshot: Option<(Box<[u8]>, VecDeque<Source>)>,
     snapshot_begun: bool,
     update_type: Box<[u8]>,
     per_message: bool,
@@ -203,14 +224,14 @@ impl Multipart {
     pub fn new(
         writer: MultipartWriter,
         snapshot_type: &[u8],
-        snapshot: Vec<Bytes>,
+        snapshot: VecDeque<Source>,
         update_type: &[u8],
         updates: Vec<Bytes>,
         per_message: bool,
     ) -> Self {
         Self {
             writer: Some(writer),
-            snapshot: Some((snapshot_type.into(), snapshot.into())),
+            snapshot: Some((snapshot_type.into(), snapshot)),
             snapshot_begun: false,
             update_type: update_type.into(),
             per_message,
@@ -230,7 +251,7 @@ impl Multipart {
                 return Piece::Buffered;
             }
             match pieces.pop_front() {
-                Some(piece) => return Piece::Shared(piece),
+                Some(source) => return source.into(),
                 None => self.snapshot = None,
             }
         }

@@ -4,6 +4,7 @@ use crate::{
     http::{
         answer::{Body, Envelope, Multipart, Shared},
         multipart::{BodyLength, Boundary, MultipartWriter},
+        snapshot::slice,
     },
     protocol::content_type::ContentType,
     shard::request::BootstrapReply,
@@ -69,7 +70,7 @@ pub fn answer(
     let snapshot = reply
         .snapshot
         .as_ref()
-        .map(|snapshot| snapshot.body.clone());
+        .map(|snapshot| slice(&snapshot.body, 0, snapshot.meta.len));
     Body::Multipart(Box::new(Multipart::new(
         MultipartWriter::new(boundary),
         snapshot_type.as_bytes(),

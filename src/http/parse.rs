@@ -47,6 +47,8 @@ pub enum Method {
     Delete,
     /// `OPTIONS`
     Options,
+    /// A registered method that no route of ours serves: PATCH, TRACE, CONNECT, QUERY.
+    Unserved,
     /// Any other token; methods are case-sensitive (RFC 9110 section 9.1).
     Other,
 }
@@ -60,6 +62,7 @@ impl Method {
             b"POST" => Self::Post,
             b"DELETE" => Self::Delete,
             b"OPTIONS" => Self::Options,
+            b"PATCH" | b"TRACE" | b"CONNECT" | b"QUERY" => Self::Unserved,
             _ if !token.is_empty() && token.iter().all(|&byte| is_tchar(byte)) => Self::Other,
             _ => return None,
         })

@@ -144,7 +144,10 @@ fn subresource(
             _ => Err(not_allowed("GET, HEAD")),
         },
         ["snapshot"] => Err(Refusal::BareSnapshot),
-        ["snapshot", "parts"] if method == Method::Delete => Ok(Route::DiscardParts(key()?)),
+        ["snapshot", "parts"] => match method {
+            Method::Delete => Ok(Route::DiscardParts(key()?)),
+            _ => Err(not_allowed("DELETE")),
+        },
         ["snapshot", at] => {
             let method = match method {
                 Method::Put => SnapshotMethod::Publish,
@@ -328,6 +331,10 @@ mod tests {
     fn methods_and_forms() {
         assert_eq!(to(Method::Options, "*"), Ok(Route::Preflight));
         assert_eq!(to(Method::Other, "/demo/s"), Err(Refusal::MethodUnknown));
+        assert!(matches!(
+            to(Method::Unserved, "/demo/s"),
+            Err(Refusal::MethodNotAllowed { .. })
+        ));
         assert!(matches!(
             to(Method::Get, "/demo"),
             Err(Refusal::MethodNotAllowed { allow: "PUT" })

@@ -3,22 +3,21 @@
 
 use std::collections::VecDeque;
 
-use bytes::Bytes;
-
 use crate::{
     http::{
-        answer::{Body, Envelope, Shared},
+        answer::{Body, Envelope, Shared, Source},
         headers::{Field, Headers},
     },
     protocol::{
-        byte_range, caching,
+        byte_range::{self, ByteRange},
+        caching,
         content_type::ContentType,
         error::Refusal,
         incarnation::Incarnation,
         producer::{Digest, parse_digest},
         snapshot::{SnapshotMeta, parse_manifest},
     },
-    shard::request::SnapshotReply,
+    shard::{request::SnapshotReply, stream::Blob},
 };
 
 /// The content type of a snapshot to publish; octets when it names none.
@@ -121,6 +120,8 @@ pub fn read(
         .if_none_match
         .is_some_and(|value| caching::if_none_match(value, &meta.etag()));
     let range = match context.range.and_then(byte_range::parse) {
+        // The last bytes of an empty body are the whole of it (RFC 9110 14.1.1).
+        Some(ByteRange::Last(1..)) if meta.len == 0 => None,
         Some(range) if !is_match => {
             let resolved = range.resolve(meta.len);
             Some(resolved.ok_or_else(|| Refusal::RangeNotSatisfiable {
@@ -167,39 +168,51 @@ pub fn read(
     Ok(Body::Stored(slice(&reply.snapshot.body, start, end)))
 }
 
-/// The pieces of `[start, end)` of a body in pieces.
-fn slice(pieces: &[Bytes], start: u64, end: u64) -> VecDeque<Bytes> {
+/// The sources of `[start, end)` of a body in pieces.
+pub(super) fn slice(blobs: &[Blob], start: u64, end: u64) -> VecDeque<Source> {
     let mut at = 0u64;
-    let mut slices = VecDeque::new();
-    for piece in pieces {
-        let len = piece.len() as u64;
-        let from = start.saturating_sub(at).min(len) as usize;
-        let to = end.saturating_sub(at).min(len) as usize;
+    let mut sources = VecDeque::new();
+    for blob in blobs {
+        let len = blob.len();
+        let from = start.saturating_sub(at).min(len);
+        let to = end.saturating_sub(at).min(len);
         if from < to {
-            slices.push_back(piece.slice(from..to));
+            sources.push_back(match blob {
+                Blob::Memory(bytes) => Source::Memory(bytes.slice(from as usize..to as usize)),
+                Blob::File(file) => Source::File(file.clone(), from, to),
+            });
         }
         at += len;
     }
-    slices
+    sources
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::storage::blob::{BlobId, Graveyard};
+    use bytes::Bytes;
 
     #[test]
-    fn slices_are_exact_across_pieces() {
-        let pieces = [
-            Bytes::from_static(b"abc"),
-            Bytes::new(),
-            Bytes::from_static(b"defg"),
+    fn slices_are_exact_across_pieces_in_memory_and_in_files() {
+        let file = Graveyard::default().refer(BlobId([1; 16]), 2);
+        let blobs = [
+            Blob::Memory(Bytes::from_static(b"abc")),
+            Blob::Memory(Bytes::new()),
+            Blob::File(file),
+            Blob::Memory(Bytes::from_static(b"fg")),
         ];
         let gather = |start, end| {
-            let slices = slice(&pieces, start, end);
-            slices
-                .iter()
-                .flat_map(|piece| piece.iter().copied())
-                .collect::<Vec<u8>>()
+            let mut text = Vec::new();
+            for source in slice(&blobs, start, end) {
+                match source {
+                    Source::Memory(bytes) => text.extend_from_slice(&bytes),
+                    Source::File(_, from, to) => {
+                        text.extend_from_slice(&b"de"[from as usize..to as usize]);
+                    }
+                }
+            }
+            text
         };
         for start in 0..=7u64 {
             for end in start..=7 {

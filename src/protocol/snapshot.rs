@@ -3,8 +3,6 @@
 
 use std::collections::HashMap;
 
-use bytes::Bytes;
-
 use crate::{
     base::limits::{COMMIT_PARTS_MAX, STAGED_BYTES_MAX, STAGED_PART_AGE_MAX, STAGED_PARTS_MAX},
     protocol::{
@@ -119,8 +117,6 @@ pub struct PublishRequest {
     pub content_type: ContentType,
     /// The digest of type and body, computed where the body arrived.
     pub digest: Digest,
-    /// The body.
-    pub body: Bytes,
 }
 
 /// What a publish comes to.
@@ -260,7 +256,9 @@ impl StagedParts {
 /// [`Refusal::InvalidPartsCommit`], saying what is wrong.
 pub fn parse_manifest(count: &[u8], body: &[u8]) -> Result<Vec<Box<str>>, Refusal> {
     let invalid = |text: &'static str| Refusal::InvalidPartsCommit(text);
+    let canonical = count.first() != Some(&b'0');
     let count = offset::decimal(count)
+        .filter(|_| canonical)
         .and_then(|count| usize::try_from(count).ok())
         .filter(|count| (1..=COMMIT_PARTS_MAX).contains(count))
         .ok_or(invalid(
@@ -317,6 +315,7 @@ mod tests {
         assert_eq!(ids("2", "a\nb\n").unwrap(), vec!["a".into(), "b".into()]);
         for (count, body) in [
             ("0", "\n"),
+            ("02", "a\nb\n"),
             ("4097", "a\n"),
             ("1", "a"),
             ("1", ""),

@@ -7,7 +7,9 @@
 //! connection holds no buffer. A panic in a request ends its connection, not
 //! its core.
 
-use std::{collections::VecDeque, future::poll_fn, panic::AssertUnwindSafe, rc::Rc, task::Poll};
+use std::{
+    collections::VecDeque, future::poll_fn, panic::AssertUnwindSafe, rc::Rc, sync::Arc, task::Poll,
+};
 
 use futures_lite::FutureExt as _;
 
@@ -29,11 +31,12 @@ use crate::{
     protocol::{error::Refusal, read::Live},
     server::{
         core::{Core, Pending},
-        exchange::{perform, yield_if_needed},
+        exchange::{FilePieces, perform, yield_if_needed},
         live,
         socket::{Socket, SocketError},
     },
     shard::request::{Reply, Request},
+    storage::blob::BlobFile,
 };
 
 /// Output is written out when this much has gathered, in bytes.
@@ -410,6 +413,7 @@ impl Client {
                         self.flush().await?;
                     }
                 }
+                Piece::File(file, start, end) => self.write_file(file, start, end).await?,
                 Piece::Shared(piece) => {
                     if piece.len() + self.out.len() <= OUTPUT_BYTES {
                         self.out.extend_from_slice(&piece);
@@ -424,6 +428,27 @@ impl Client {
         }
         if self.out.len() >= OUTPUT_BYTES {
             self.flush().await?;
+        }
+        Ok(())
+    }
+
+    /// Writes a part of a blob's file. When it cannot be read the connection breaks: the length
+    /// that was promised cannot be kept.
+    async fn write_file(
+        &mut self,
+        file: Arc<BlobFile>,
+        start: u64,
+        end: u64,
+    ) -> Result<(), SocketError> {
+        let broken = |_| SocketError::Broken(std::io::ErrorKind::UnexpectedEof.into());
+        self.flush().await?;
+        let pieces = FilePieces::open(&self.core, file, start, end).await;
+        let mut pieces = pieces.map_err(broken)?;
+        let mut piece = Vec::new();
+        while pieces.next(&mut piece).await.map_err(broken)? {
+            let timeout = self.core.limits.write_timeout;
+            self.socket.write_all(&piece, timeout).await?;
+            yield_if_needed().await;
         }
         Ok(())
     }

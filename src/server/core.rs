@@ -22,6 +22,7 @@ use crate::{
         placement::Placement,
         request::{BatchNumber, Reply, Request, Watching},
     },
+    storage::{blob::BlobStore, disk::GlommioDisk},
 };
 
 /// One core.
@@ -56,6 +57,8 @@ pub struct Core {
     pub body_bytes_max: u64,
     /// Its share of the live reads.
     pub live_reads_max: usize,
+    /// Snapshot bodies and parts in files.
+    pub blobs: BlobStore<GlommioDisk>,
 }
 
 impl Core {

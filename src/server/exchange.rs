@@ -1,12 +1,12 @@
 //! One request, from operation to answer: asks the owner, waits for what the
 //! outcome rests on, and writes the head of the answer.
 
-use std::rc::Rc;
+use std::{rc::Rc, sync::Arc};
 
 use bytes::Bytes;
 
 use crate::{
-    base::limits::PIECE_BYTES,
+    base::limits::{BLOB_FILE_BYTES_MIN, PIECE_BYTES},
     http::{
         answer::{self, Body, Envelope},
         append, bootstrap, create, head,
@@ -21,7 +21,15 @@ use crate::{
         snapshot::{Digester, PublishRequest, hex, parse_manifest},
     },
     server::core::Core,
-    shard::request::{CommitRequest, Created, Reply, Request, Target},
+    shard::{
+        request::{CommitRequest, Created, Reply, Request, Target},
+        stream::Blob,
+    },
+    storage::{
+        StorageError,
+        blob::{BlobFile, BlobId, BlobReader},
+        disk::GlommioDisk,
+    },
 };
 
 /// Carries out an operation that neither tails nor appends, and writes its answer's head.
@@ -87,9 +95,10 @@ pub async fn perform(
                 offset,
                 content_type,
                 digest: digester.finish(),
-                body: body.bytes,
             };
-            published(core, &target, Request::Publish(request), envelope, out).await?;
+            let body = store(core, body.bytes).await?;
+            let publish = Request::Publish(request, body);
+            published(core, &target, publish, envelope, out).await?;
         }
         Operation::Commit {
             target,
@@ -113,7 +122,8 @@ pub async fn perform(
             let random = core.rng.borrow_mut().unguessable::<32>();
             let id: Box<str> = String::from_utf8_lossy(&hex(&random)).into();
             let key = target.key.clone();
-            let request = Request::StagePart(target, id.clone(), body.bytes);
+            let body = store(core, body.bytes).await?;
+            let request = Request::StagePart(target, id.clone(), body);
             let Reply::Done(incarnation) = core.call(&key, request).await? else {
                 return Err(Refusal::Internal);
             };
@@ -262,8 +272,13 @@ async fn commit(
             Ok(())
         }
         Reply::Parts(parts, incarnation) => {
-            let digest = digest_of(&request, &parts).await;
-            let matches = digest == request.digest;
+            let digest = digest_of(core, &request, &parts).await;
+            if let Err(refusal) = &digest {
+                tracing::error!(code = refusal.code(), "a snapshot part could not be read");
+            }
+            let matches = digest
+                .as_ref()
+                .is_ok_and(|digest| *digest == request.digest);
             // The parts were reserved at this incarnation; another must not be touched.
             request.target.precondition = Some(incarnation);
             let end = Request::EndCommit(request.clone(), matches);
@@ -273,19 +288,100 @@ async fn commit(
                 let owner = core.placement.owner(&target.key);
                 core.desk.notify(owner, Request::EndCommit(request, false));
             }
-            outcome
+            digest.and(outcome)
         }
         _ => Err(Refusal::Internal),
     }
 }
 
-async fn digest_of(request: &CommitRequest, parts: &[Bytes]) -> Digest {
+/// Puts a body where it belongs: small ones into the record, others into a file of their own,
+/// durable before their record is staged.
+async fn store(core: &Rc<Core>, body: Bytes) -> Result<Blob, Refusal> {
+    if body.len() < BLOB_FILE_BYTES_MIN {
+        return Ok(Blob::Memory(body));
+    }
+    core.shard.check_writes()?;
+    let id = BlobId(core.rng.borrow_mut().unguessable::<16>());
+    match core.blobs.write(id, &body).await {
+        Ok(file) => Ok(Blob::File(file)),
+        Err(error) => {
+            tracing::error!("{error}");
+            Err(if error.is_full() {
+                Refusal::DiskPressure
+            } else {
+                Refusal::ApplyStopped
+            })
+        }
+    }
+}
+
+async fn digest_of(
+    core: &Rc<Core>,
+    request: &CommitRequest,
+    parts: &[Blob],
+) -> Result<Digest, Refusal> {
     let mut digester = Digester::new(&request.content_type);
-    for piece in parts.iter().flat_map(|part| part.chunks(PIECE_BYTES)) {
-        digester.update(piece);
+    let mut piece = Vec::new();
+    for part in parts {
+        match part {
+            Blob::Memory(bytes) => digester.update(bytes),
+            Blob::File(file) => {
+                let mut pieces = FilePieces::open(core, file.clone(), 0, file.len).await?;
+                while pieces.next(&mut piece).await? {
+                    digester.update(&piece);
+                    yield_if_needed().await;
+                }
+            }
+        }
         yield_if_needed().await;
     }
-    digester.finish()
+    Ok(digester.finish())
+}
+
+/// A part of a blob's file, read piece by piece.
+pub struct FilePieces {
+    reader: BlobReader<GlommioDisk>,
+    at: u64,
+    end: u64,
+}
+
+impl FilePieces {
+    /// Opens `[start, end)` of a blob's file.
+    ///
+    /// # Errors
+    /// [`Refusal::Internal`]; the log says why.
+    pub async fn open(
+        core: &Rc<Core>,
+        file: Arc<BlobFile>,
+        start: u64,
+        end: u64,
+    ) -> Result<Self, Refusal> {
+        let reader = core.blobs.open(file).await.map_err(failed_read)?;
+        Ok(Self {
+            reader,
+            at: start,
+            end,
+        })
+    }
+
+    /// Reads the next piece into `piece`; false at the end.
+    ///
+    /// # Errors
+    /// [`Refusal::Internal`]; the log says why.
+    pub async fn next(&mut self, piece: &mut Vec<u8>) -> Result<bool, Refusal> {
+        piece.clear();
+        if self.at >= self.end {
+            return Ok(false);
+        }
+        let read = self.reader.read(self.at, self.end, PIECE_BYTES, piece);
+        self.at += read.await.map_err(failed_read)?;
+        Ok(true)
+    }
+}
+
+fn failed_read(error: StorageError) -> Refusal {
+    tracing::error!("{error}");
+    Refusal::Internal
 }
 
 /// Lets other tasks of this core run when this one has had its share.

@@ -7,6 +7,7 @@
 //! staged durable, exit 0. A second signal ends the process at once.
 
 use std::{
+    io::IsTerminal as _,
     net::SocketAddr,
     process::ExitCode,
     sync::{
@@ -33,6 +34,7 @@ use crate::{
     },
     shard::mailbox::Post,
     storage::{
+        blob::{self, Graveyard},
         data_dir::{DataDir, Layout},
         journal::{self, Options},
     },
@@ -70,6 +72,7 @@ fn init_log(filter: &str) {
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .try_init();
 }
 
@@ -91,6 +94,8 @@ fn run(config: Config) -> Result<(), StartError> {
     let (admin_listen, hold_admin) = reserve(config.admin_listen)?;
     let process = Arc::new(Process {
         layout,
+        blob_dir: blob::prepare_dir(data_dir.path())?,
+        graveyard: Graveyard::default(),
         options,
         secret: data_dir.manifest().secret,
         first_block,

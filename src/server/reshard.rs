@@ -55,6 +55,8 @@ pub fn reshard(data_dir: &mut DataDir, config: &Config, shards: u32) -> Result<(
     };
     copied?;
     data_dir.switch_layout(&new)?;
+    // The copy has written in this epoch; what is served from now on is another.
+    data_dir.update(|manifest| manifest.boot_epoch += 1)?;
     Ok(())
 }
 

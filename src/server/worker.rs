@@ -7,8 +7,10 @@
 
 use std::{
     cell::{Cell, RefCell},
+    collections::HashMap,
     future::poll_fn,
     net::SocketAddr,
+    path::PathBuf,
     pin::pin,
     rc::Rc,
     sync::{
@@ -51,6 +53,7 @@ use crate::{
     },
     storage::{
         StorageError,
+        blob::{BlobId, BlobStore, Graveyard},
         data_dir::Layout,
         disk::GlommioDisk,
         journal::{Journal, Options, RecoveryReport},
@@ -61,6 +64,8 @@ use crate::{
 const MESSAGES_PER_TURN: usize = 256;
 /// Size of the buffer that a core's reads go into, in bytes.
 const SCRATCH_BYTES: usize = 64 * 1024;
+/// Blobs' files removed by one sweep of a core.
+const BURIALS_PER_SWEEP: usize = 64;
 /// A crowd of new connections is admitted this many at a time between other tasks.
 const ACCEPTS_PER_TURN: usize = 64;
 
@@ -70,6 +75,10 @@ pub struct Process {
     pub config: Config,
     /// The layout that rules.
     pub layout: Layout,
+    /// Where snapshot bodies and parts are.
+    pub blob_dir: PathBuf,
+    /// Which of them are to be removed.
+    pub graveyard: Graveyard,
     /// How each journal is opened.
     pub options: Vec<Options>,
     /// The data directory's secret.
@@ -98,6 +107,7 @@ pub struct Process {
 #[derive(Default)]
 pub struct Start {
     forks: Mutex<Vec<(Incarnation, ForkOrigin)>>,
+    blobs: Mutex<HashMap<BlobId, u64>>,
     stages: [AtomicUsize; 3],
     failed: AtomicBool,
 }
@@ -186,7 +196,8 @@ async fn start(
         .await
         .map_err(StorageError::io("probe", &dir))?;
     let block = process.first_block + id as u64;
-    let mut tables = Tables::new(Allocator::new(process.secret, block));
+    let allocator = Allocator::new(process.secret, block);
+    let mut tables = Tables::new(allocator, process.graveyard.clone());
     let options = process.options.get(id).cloned();
     let Some(options) = options else {
         return Ok(());
@@ -198,11 +209,23 @@ async fn start(
     let forks = tables.forks();
     let references = tables.references();
     let orphans = tables.orphans();
+    if let Ok(mut named) = process.start.blobs.lock() {
+        named.extend(tables.blob_files());
+    }
     if let Ok(mut all) = process.start.forks.lock() {
         all.extend(forks.iter().cloned());
     }
 
-    let core = build(process, id, tables, &journal);
+    let blob_disk = GlommioDisk::new(&process.blob_dir)
+        .await
+        .map_err(StorageError::io("probe", &process.blob_dir))?;
+    let blobs = BlobStore::new(
+        blob_disk,
+        process.blob_dir.clone(),
+        config.durability,
+        process.graveyard.clone(),
+    );
+    let core = build(process, id, tables, &journal, blobs);
     on_recovered(Recovered {
         report,
         streams: core.shard.streams(),
@@ -214,6 +237,10 @@ async fn start(
     if process.start.reach(Stage::Replayed, cores).await {
         reconcile(process, &core, &references, &orphans);
         graft(&core, forks).await;
+        if id == 0 {
+            let named = process.start.blobs.lock().map(|named| named.clone());
+            core.blobs.reconcile(&named.unwrap_or_default()).await?;
+        }
     }
     if process.start.reach(Stage::Grafted, cores).await {
         let listener = bind(process.listen)?;
@@ -246,6 +273,7 @@ fn build(
     id: usize,
     tables: Tables,
     journal: &Journal<GlommioDisk>,
+    blobs: BlobStore<GlommioDisk>,
 ) -> Rc<Core> {
     let limits = process.config.limits.clone();
     let shards = process.config.shards.max(1);
@@ -289,6 +317,7 @@ fn build(
         // A share always holds one whole body, whatever the number of shards.
         body_bytes_max: share(limits.body_memory_bytes_max).max(limits.request_bytes_max * 2),
         live_reads_max: limits.live_reads_max / shards,
+        blobs,
         limits,
     })
 }
@@ -430,6 +459,7 @@ fn spawn_timers(
             if let Some(from) = parts_from {
                 parts_from = core.shard.sweep_parts(from);
             }
+            core.blobs.bury(BURIALS_PER_SWEEP).await;
             publish_metrics(&core, &journal);
             if process.stop.load(Ordering::Acquire) {
                 core.seats.drain();

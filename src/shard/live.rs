@@ -284,8 +284,9 @@ impl LiveStream {
             Watched::Closed { tail } => tail == event.tail && event.closed,
             Watched::Gone => false,
         };
-        // A full event stays right however the tail moves.
-        let is_full = event.end < event.tail;
+        // An event that its size cut short stays right however the tail moves; one that only waits
+        // for the rest of a character does not.
+        let is_full = event.end < event.tail && event.end > event.key.start;
         (is_newest || is_full).then(|| event.clone())
     }
 

@@ -35,9 +35,12 @@ use crate::{
         live::{Watch, Watched},
         record::Record,
         request::{BatchNumber, Reply, Request, Staged},
-        stream::{STREAM_OVERHEAD_BYTES, StoredSnapshot, Stream},
+        stream::{Blob, STREAM_OVERHEAD_BYTES, StoredSnapshot, Stream},
     },
-    storage::journal::{Health, Stage, StageError},
+    storage::{
+        blob::Graveyard,
+        journal::{Health, Stage, StageError},
+    },
 };
 
 /// What a shard tells other cores of its own accord.
@@ -75,6 +78,7 @@ pub struct Tables {
     pub(super) expiries: BinaryHeap<Reverse<(u64, Incarnation)>>,
     effects: VecDeque<(BatchNumber, Effect)>,
     allocator: Allocator,
+    pub(super) graveyard: Graveyard,
 }
 
 /// What becomes visible with a batch.
@@ -95,6 +99,9 @@ pub(super) enum Effect {
     Snapshot {
         slot: usize,
         snapshot: Arc<StoredSnapshot>,
+    },
+    Doom {
+        blobs: Vec<Blob>,
     },
     SoftDelete {
         slot: usize,
@@ -152,8 +159,8 @@ impl Shard {
                 self.leave(incarnation, core);
                 Staged::now(Ok(Reply::Done(incarnation)))
             }
-            Request::Publish(request) => self
-                .publish(&request)
+            Request::Publish(request, body) => self
+                .publish(&request, body)
                 .map(|(meta, incarnation)| Reply::Published(meta, incarnation)),
             Request::StagePart(target, id, body) => {
                 self.stage_part(&target, id, body).map(Reply::Done)
@@ -187,6 +194,14 @@ impl Shard {
     /// Wall time, in Unix milliseconds.
     pub(super) fn now_ms(&self) -> u64 {
         self.clock.now_ms()
+    }
+
+    /// Whether the shard takes writes now.
+    ///
+    /// # Errors
+    /// [`Refusal::DiskPressure`], [`Refusal::ApplyStopped`], [`Refusal::MemoryPressure`].
+    pub fn check_writes(&self) -> Result<(), Refusal> {
+        self.check_room(0)
     }
 
     /// Checks, before anything is decided, that the shard takes writes and has room for `bytes`
@@ -315,7 +330,14 @@ impl Shard {
                         .snapshot
                         .replace(snapshot)
                 });
-                tables.discharge(slot, replaced.map_or(0, |replaced| replaced.meta.len));
+                if let Some(replaced) = replaced {
+                    replaced.body.iter().for_each(Blob::doom);
+                    tables.discharge(slot, replaced.memory_bytes());
+                }
+                return;
+            }
+            Effect::Doom { blobs } => {
+                blobs.iter().for_each(Blob::doom);
                 return;
             }
             Effect::SoftDelete { slot } => {
@@ -330,6 +352,7 @@ impl Shard {
                 };
                 drop(tables);
                 self.wake(stream.watchers.publish(Watched::Gone));
+                stream.all_blobs().for_each(Blob::doom);
                 if let Some(origin) = stream.staged.origin() {
                     self.peers.release_source(origin, stream.staged.incarnation);
                 }
@@ -474,7 +497,7 @@ impl Shard {
 impl Tables {
     /// Empty tables with an allocator of incarnations.
     #[must_use]
-    pub fn new(allocator: Allocator) -> Self {
+    pub fn new(allocator: Allocator, graveyard: Graveyard) -> Self {
         Self {
             streams: Slab::new(),
             by_key: HashMap::default(),
@@ -484,6 +507,7 @@ impl Tables {
             expiries: BinaryHeap::new(),
             effects: VecDeque::new(),
             allocator,
+            graveyard,
         }
     }
 

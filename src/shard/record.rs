@@ -11,13 +11,16 @@
 //! ```
 //! Integers are little-endian. Bodies come last and take the rest.
 
-use crate::protocol::{
-    content_type::ContentType,
-    expiry::Lifetime,
-    fork::ForkOrigin,
-    incarnation::Incarnation,
-    producer::{Digest, ProducerWrite},
-    stream_key::StreamKey,
+use crate::{
+    protocol::{
+        content_type::ContentType,
+        expiry::Lifetime,
+        fork::ForkOrigin,
+        incarnation::Incarnation,
+        producer::{Digest, ProducerWrite},
+        stream_key::StreamKey,
+    },
+    storage::blob::BlobId,
 };
 
 /// A change of one stream, or of the shard.
@@ -88,7 +91,7 @@ pub enum Record<'a> {
         /// Its content type.
         content_type: ContentType,
         /// Its body.
-        body: &'a [u8],
+        body: BlobRecord<'a>,
     },
     /// A snapshot part was staged.
     StagePart {
@@ -99,7 +102,7 @@ pub enum Record<'a> {
         /// Its id.
         id: Box<str>,
         /// Its body.
-        body: &'a [u8],
+        body: BlobRecord<'a>,
     },
     /// A snapshot was published from staged parts.
     CommitParts {
@@ -145,6 +148,20 @@ pub enum Record<'a> {
     Fence {
         /// Its id.
         bucket: Box<str>,
+    },
+}
+
+/// Where a snapshot's or a part's body is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlobRecord<'a> {
+    /// In the record.
+    Inline(&'a [u8]),
+    /// In a file of its own.
+    File {
+        /// Which.
+        id: BlobId,
+        /// Its bytes.
+        len: u64,
     },
 }
 
@@ -258,7 +275,7 @@ impl<'a> Record<'a> {
                 out.u64(*offset);
                 out.0.extend_from_slice(digest);
                 out.text(content_type.as_str());
-                body
+                out.blob(body)
             }
             Record::StagePart {
                 incarnation,
@@ -269,7 +286,7 @@ impl<'a> Record<'a> {
                 out.head(STAGE_PART, *incarnation);
                 out.u64(*at_ms);
                 out.text(id);
-                body
+                out.blob(body)
             }
             Record::CommitParts {
                 incarnation,
@@ -389,13 +406,13 @@ impl<'a> Record<'a> {
                 offset: reader.u64()?,
                 digest: reader.digest()?,
                 content_type: reader.content_type()?,
-                body: reader.rest(),
+                body: reader.blob()?,
             },
             STAGE_PART => Record::StagePart {
                 incarnation,
                 at_ms: reader.u64()?,
                 id: reader.text()?.into(),
-                body: reader.rest(),
+                body: reader.blob()?,
             },
             COMMIT_PARTS => Record::CommitParts {
                 incarnation,
@@ -462,6 +479,22 @@ impl Writer<'_> {
         self.u8(u8::from(value.is_some()));
         if let Some(value) = value {
             write(self, value);
+        }
+    }
+
+    /// Writes where a body is, and returns it if it belongs into the record.
+    fn blob<'b>(&mut self, blob: &BlobRecord<'b>) -> &'b [u8] {
+        match blob {
+            BlobRecord::Inline(body) => {
+                self.u8(0);
+                body
+            }
+            BlobRecord::File { id, len } => {
+                self.u8(1);
+                self.0.extend_from_slice(&id.0);
+                self.u64(*len);
+                &[]
+            }
         }
     }
 
@@ -537,6 +570,17 @@ impl<'a> Reader<'a> {
         match self.bool()? {
             false => Some(None),
             true => read(self).map(Some),
+        }
+    }
+
+    fn blob(&mut self) -> Option<BlobRecord<'a>> {
+        match self.u8()? {
+            0 => Some(BlobRecord::Inline(self.rest())),
+            1 => Some(BlobRecord::File {
+                id: BlobId(self.take(16)?.try_into().ok()?),
+                len: self.u64()?,
+            }),
+            _ => None,
         }
     }
 
@@ -630,13 +674,16 @@ mod tests {
                 offset: 3,
                 digest: [1; 32],
                 content_type: content_type.clone(),
-                body: b"snap",
+                body: BlobRecord::Inline(b"snap"),
             },
             Record::StagePart {
                 incarnation,
                 at_ms: 9,
                 id: "p1".into(),
-                body: b"part",
+                body: BlobRecord::File {
+                    id: BlobId([7; 16]),
+                    len: 9,
+                },
             },
             Record::CommitParts {
                 incarnation,

@@ -21,10 +21,11 @@ use crate::{
     shard::{
         history::History,
         owner::Tables,
-        record::{MalformedRecord, Record},
+        record::{BlobRecord, MalformedRecord, Record},
         request::BatchNumber,
-        stream::{StoredSnapshot, Stream},
+        stream::{Blob, StoredSnapshot, Stream},
     },
+    storage::blob::BlobId,
 };
 
 /// Why a record cannot follow the ones before it.
@@ -177,15 +178,16 @@ impl Tables {
                 content_type,
                 body,
             } => {
+                let body = self.restore(body);
                 let meta = SnapshotMeta {
                     offset,
                     digest,
                     content_type,
-                    len: body.len() as u64,
+                    len: body.len(),
                 };
                 if let Some(slot) = self.slot_of(incarnation) {
-                    self.charge(slot, meta.len);
-                    self.replay_snapshot(slot, at_ms, meta, vec![Bytes::copy_from_slice(body)]);
+                    self.charge(slot, body.memory_bytes());
+                    self.replay_snapshot(slot, at_ms, meta, vec![body]);
                 }
             }
             Record::StagePart {
@@ -195,7 +197,8 @@ impl Tables {
                 body,
             } => {
                 if let Some(slot) = self.slot_of(incarnation) {
-                    self.insert_part(slot, id, Bytes::copy_from_slice(body), at_ms);
+                    let body = self.restore(body);
+                    self.insert_part(slot, id, body, at_ms);
                     if let Some(stream) = self.streams.get_mut(slot) {
                         stream.renew(at_ms);
                     }
@@ -211,7 +214,7 @@ impl Tables {
             } => {
                 if let Some(slot) = self.slot_of(incarnation) {
                     let body = self.take_parts(slot, &ids);
-                    let len = body.iter().map(|piece| piece.len() as u64).sum();
+                    let len = body.iter().map(Blob::len).sum();
                     let meta = SnapshotMeta {
                         offset,
                         digest,
@@ -271,7 +274,7 @@ impl Tables {
         }
     }
 
-    fn replay_snapshot(&mut self, slot: usize, at_ms: u64, meta: SnapshotMeta, body: Vec<Bytes>) {
+    fn replay_snapshot(&mut self, slot: usize, at_ms: u64, meta: SnapshotMeta, body: Vec<Blob>) {
         let replaced = self.streams.get_mut(slot).and_then(|stream| {
             stream.renew(at_ms);
             stream.staged.rare_mut().snapshot = Some(meta.clone());
@@ -282,7 +285,29 @@ impl Tables {
                 .snapshot
                 .replace(stored)
         });
-        self.discharge(slot, replaced.map_or(0, |replaced| replaced.meta.len));
+        self.discharge(slot, replaced.map_or(0, |replaced| replaced.memory_bytes()));
+    }
+
+    fn restore(&self, body: BlobRecord<'_>) -> Blob {
+        match body {
+            BlobRecord::Inline(bytes) => Blob::Memory(Bytes::copy_from_slice(bytes)),
+            BlobRecord::File { id, len } => Blob::File(self.graveyard.refer(id, len)),
+        }
+    }
+
+    /// Every blob file that a record names, with its length.
+    #[must_use]
+    pub fn blob_files(&self) -> Vec<(BlobId, u64)> {
+        let blobs = self
+            .streams
+            .iter()
+            .flat_map(|(_, stream)| stream.all_blobs());
+        blobs
+            .filter_map(|blob| match blob {
+                Blob::Memory(_) => None,
+                Blob::File(file) => Some((file.id, file.len)),
+            })
+            .collect()
     }
 
     /// Every fork in the table, with its origin.

@@ -24,7 +24,10 @@ use crate::{
         snapshot::{PublishRequest, SnapshotMeta},
         stream_key::{StreamKey, Surface},
     },
-    shard::{live::Watch, stream::StoredSnapshot},
+    shard::{
+        live::Watch,
+        stream::{Blob, StoredSnapshot},
+    },
 };
 
 /// A name and a precondition: all that many requests carry.
@@ -60,10 +63,10 @@ pub enum Request {
         /// Its core.
         core: usize,
     },
-    /// PUT of a whole snapshot.
-    Publish(PublishRequest),
+    /// PUT of a whole snapshot, with its body.
+    Publish(PublishRequest, Blob),
     /// POST of a part: target, id, body.
-    StagePart(Target, Box<str>, Bytes),
+    StagePart(Target, Box<str>, Blob),
     /// PUT of a parts commit, first step: reserve the parts.
     BeginCommit(CommitRequest),
     /// Its second step, once the digest is known to match (`true`) or not.
@@ -152,7 +155,7 @@ pub enum Reply {
     /// To [`Request::Publish`] and [`Request::EndCommit`], and to a commit that was done before.
     Published(SnapshotMeta, Incarnation),
     /// To [`Request::BeginCommit`]: the parts' bodies, in order.
-    Parts(Vec<Bytes>, Incarnation),
+    Parts(Vec<Blob>, Incarnation),
     /// To [`Request::ReadSnapshot`].
     Snapshot(SnapshotReply),
     /// To [`Request::Retain`]: the retained offset.

@@ -3,8 +3,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use crate::{
     protocol::{
         error::Refusal,
@@ -15,13 +13,17 @@ use crate::{
         owner::{Effect, Shard},
         record::Record,
         request::{BatchNumber, SnapshotReply, Staged, Target},
-        stream::StoredSnapshot,
+        stream::{Blob, StoredSnapshot},
     },
 };
 
 impl Shard {
     /// Publishes a snapshot; it replaces any earlier one at once.
-    pub(super) fn publish(&self, request: &PublishRequest) -> Staged<(SnapshotMeta, Incarnation)> {
+    pub(super) fn publish(
+        &self,
+        request: &PublishRequest,
+        body: Blob,
+    ) -> Staged<(SnapshotMeta, Incarnation)> {
         let target = Target {
             key: request.key.clone(),
             precondition: request.precondition,
@@ -34,20 +36,21 @@ impl Shard {
             offset: request.offset,
             digest: request.digest,
             content_type: request.content_type.clone(),
-            len: request.body.len() as u64,
+            len: body.len(),
         };
         self.publish_decided(slot, meta, |shard, incarnation, at_ms, meta| {
-            shard.check_room(meta.len)?;
+            shard.check_room(body.memory_bytes())?;
             let batch = shard.stage(&Record::Publish {
                 incarnation,
                 at_ms,
                 offset: meta.offset,
                 digest: meta.digest,
                 content_type: meta.content_type.clone(),
-                body: &request.body,
+                body: body.record(),
             })?;
-            shard.tables.borrow_mut().charge(slot, meta.len);
-            Ok((batch, vec![request.body.clone()]))
+            body.keep();
+            shard.tables.borrow_mut().charge(slot, body.memory_bytes());
+            Ok((batch, vec![body]))
         })
     }
 
@@ -62,7 +65,7 @@ impl Shard {
             Incarnation,
             u64,
             &SnapshotMeta,
-        ) -> Result<(BatchNumber, Vec<Bytes>), Refusal>,
+        ) -> Result<(BatchNumber, Vec<Blob>), Refusal>,
     ) -> Staged<(SnapshotMeta, Incarnation)> {
         let now_ms = self.now_ms();
         let (decision, incarnation, changed_in) = {

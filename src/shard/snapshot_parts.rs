@@ -7,8 +7,6 @@
 //! publish of the whole would and moves the parts into the snapshot. A commit
 //! that never comes back (its client or core is gone) is ended by its guard.
 
-use bytes::Bytes;
-
 use crate::{
     protocol::{
         error::Refusal,
@@ -16,9 +14,10 @@ use crate::{
         snapshot::{self, SnapshotMeta, StagedPart},
     },
     shard::{
-        owner::{Shard, Tables},
+        owner::{Effect, Shard, Tables},
         record::Record,
         request::{BatchNumber, CommitRequest, Reply, Staged, Target},
+        stream::{Blob, Stream},
     },
 };
 
@@ -31,13 +30,13 @@ impl Shard {
         &self,
         target: &Target,
         id: Box<str>,
-        body: Bytes,
+        body: Blob,
     ) -> Staged<Incarnation> {
         let slot = match self.writable(target) {
             Ok(slot) => slot,
             Err(staged) => return staged.map(|never: std::convert::Infallible| match never {}),
         };
-        let len = body.len() as u64;
+        let len = body.len();
         let at_ms = self.now_ms();
         let (incarnation, changed_in, room) = {
             let mut tables = self.tables.borrow_mut();
@@ -51,19 +50,20 @@ impl Shard {
             (stream.staged.incarnation, stream.changed_in, room)
         };
         let staged = room
-            .and_then(|()| self.check_room(len + PART_OVERHEAD_BYTES))
+            .and_then(|()| self.check_room(body.memory_bytes() + PART_OVERHEAD_BYTES))
             .and_then(|()| {
                 self.stage(&Record::StagePart {
                     incarnation,
                     at_ms,
                     id: id.clone(),
-                    body: &body,
+                    body: body.record(),
                 })
             });
         let batch = match staged {
             Ok(batch) => batch,
             Err(refusal) => return Staged::after(changed_in, Err(refusal)),
         };
+        body.keep();
         let mut tables = self.tables.borrow_mut();
         tables.insert_part(slot, id, body, at_ms);
         if let Some(stream) = tables.streams.get_mut(slot) {
@@ -191,7 +191,8 @@ impl Shard {
             ids: ids.clone(),
         })?;
         let mut tables = self.tables.borrow_mut();
-        tables.discard_parts(slot, &ids);
+        let blobs = tables.discard_parts(slot, &ids);
+        tables.note(batch, Effect::Doom { blobs });
         if let Some(stream) = tables.streams.get_mut(slot) {
             stream.changed_in = batch;
         }
@@ -201,18 +202,19 @@ impl Shard {
 
 impl Tables {
     /// Adds a part, live and in replay.
-    pub(super) fn insert_part(&mut self, slot: usize, id: Box<str>, body: Bytes, at_ms: u64) {
-        let len = body.len() as u64;
+    pub(super) fn insert_part(&mut self, slot: usize, id: Box<str>, body: Blob, at_ms: u64) {
+        let len = body.len();
+        let charge = body.memory_bytes() + PART_OVERHEAD_BYTES;
         if let Some(stream) = self.streams.get_mut(slot) {
             let part = StagedPart { len, at_ms };
             stream.staged.rare_mut().parts.insert(id.clone(), part);
             stream.blobs.get_or_insert_default().parts.insert(id, body);
         }
-        self.charge(slot, len + PART_OVERHEAD_BYTES);
+        self.charge(slot, charge);
     }
 
     /// Takes parts out for a snapshot; their bytes stay charged, as its body.
-    pub(super) fn take_parts(&mut self, slot: usize, ids: &[Box<str>]) -> Vec<Bytes> {
+    pub(super) fn take_parts(&mut self, slot: usize, ids: &[Box<str>]) -> Vec<Blob> {
         let mut body = Vec::with_capacity(ids.len());
         if let Some(stream) = self.streams.get_mut(slot) {
             for id in ids {
@@ -225,9 +227,11 @@ impl Tables {
         body
     }
 
-    /// Drops the parts `ids`, or all of them when it is empty; live and in replay.
-    pub(super) fn discard_parts(&mut self, slot: usize, ids: &[Box<str>]) {
+    /// Drops the parts `ids`, or all of them when it is empty; live and in replay. Returns their
+    /// bodies.
+    pub(super) fn discard_parts(&mut self, slot: usize, ids: &[Box<str>]) -> Vec<Blob> {
         let mut freed = 0;
+        let mut bodies = Vec::new();
         if let Some(stream) = self.streams.get_mut(slot) {
             let all: Vec<Box<str>>;
             let ids = if ids.is_empty() {
@@ -241,19 +245,18 @@ impl Tables {
                 stream.staged.rare_mut().parts.remove(id);
                 let blobs = stream.blobs.get_or_insert_default();
                 if let Some(body) = blobs.parts.remove(id) {
-                    freed += body.len() as u64 + PART_OVERHEAD_BYTES;
+                    freed += body.memory_bytes() + PART_OVERHEAD_BYTES;
+                    bodies.push(body);
                 }
             }
         }
         self.discharge(slot, freed);
+        bodies
     }
 }
 
 /// Checks a commit against its stream and marks it as running.
-fn reserve(
-    stream: &mut crate::shard::stream::Stream,
-    request: &CommitRequest,
-) -> Result<Vec<Bytes>, Refusal> {
+fn reserve(stream: &mut Stream, request: &CommitRequest) -> Result<Vec<Blob>, Refusal> {
     let tail = stream.staged.tail;
     let parts = &mut stream.staged.rare_mut().parts;
     if parts.commit_running {
@@ -269,7 +272,7 @@ fn reserve(
         return Err(Refusal::SnapshotConflict { latest: None, tail });
     }
     let blobs = stream.blobs.get_or_insert_default();
-    let bodies: Option<Vec<Bytes>> = request
+    let bodies: Option<Vec<Blob>> = request
         .ids
         .iter()
         .map(|id| blobs.parts.get(id).cloned())

@@ -11,7 +11,8 @@ use bytes::Bytes;
 
 use crate::{
     protocol::{read::Extent, snapshot::SnapshotMeta, state::StreamState},
-    shard::{history::History, live::Watchers, request::BatchNumber},
+    shard::{history::History, live::Watchers, record::BlobRecord, request::BatchNumber},
+    storage::blob::BlobFile,
 };
 
 /// Bytes of memory charged for a stream besides its data: its entry, its place in both indexes,
@@ -62,7 +63,68 @@ pub struct Blobs {
     /// The latest durable snapshot.
     pub snapshot: Option<Arc<StoredSnapshot>>,
     /// Staged parts, by id.
-    pub parts: std::collections::HashMap<Box<str>, Bytes>,
+    pub parts: std::collections::HashMap<Box<str>, Blob>,
+}
+
+/// A body, or a part of one, of a snapshot.
+#[derive(Clone, Debug)]
+pub enum Blob {
+    /// In memory: small ones, which are in the journal.
+    Memory(Bytes),
+    /// In a file of its own.
+    File(Arc<BlobFile>),
+}
+
+impl Blob {
+    /// Bytes in it.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Memory(bytes) => bytes.len() as u64,
+            Self::File(file) => file.len,
+        }
+    }
+
+    /// Whether there is nothing in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Memory it takes, in bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        match self {
+            Self::Memory(bytes) => bytes.len() as u64,
+            Self::File(_) => 0,
+        }
+    }
+
+    /// How its record names it.
+    #[must_use]
+    pub fn record(&self) -> BlobRecord<'_> {
+        match self {
+            Self::Memory(bytes) => BlobRecord::Inline(bytes),
+            Self::File(file) => BlobRecord::File {
+                id: file.id,
+                len: file.len,
+            },
+        }
+    }
+
+    /// No durable record names it any more: its file goes with its last reader.
+    pub fn doom(&self) {
+        if let Self::File(file) = self {
+            file.doom();
+        }
+    }
+
+    /// A durable record names it: it stays.
+    pub fn keep(&self) {
+        if let Self::File(file) = self {
+            file.keep();
+        }
+    }
 }
 
 /// A published snapshot with its body.
@@ -70,8 +132,16 @@ pub struct Blobs {
 pub struct StoredSnapshot {
     /// What it is.
     pub meta: SnapshotMeta,
-    /// Its body, in pieces.
-    pub body: Vec<Bytes>,
+    /// Its body, in order.
+    pub body: Vec<Blob>,
+}
+
+impl StoredSnapshot {
+    /// Memory its body takes, in bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        self.body.iter().map(Blob::memory_bytes).sum()
+    }
 }
 
 impl Stream {
@@ -106,6 +176,14 @@ impl Stream {
             tail: self.visible.tail,
             closed: self.visible.closed,
         }
+    }
+
+    /// Every blob that its records name.
+    pub fn all_blobs(&self) -> impl Iterator<Item = &Blob> {
+        self.blobs.iter().flat_map(|blobs| {
+            let snapshot = blobs.snapshot.iter().flat_map(|snapshot| &snapshot.body);
+            blobs.parts.values().chain(snapshot)
+        })
     }
 
     /// Bytes of its history that it does not share with a fork's source.

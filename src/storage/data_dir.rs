@@ -21,6 +21,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
+use super::blob;
 use super::disk::PROBE_PREFIX;
 use super::error::StorageError;
 use super::manifest::{self, Manifest, sync_dir};
@@ -194,7 +195,7 @@ fn survey(path: &Path) -> Result<Survey, StorageError> {
             .and_then(|number| number.parse().ok());
         match (layout, &*name) {
             (Some(number), _) => found.layouts.push((number, entry.path())),
-            (None, LOCK_NAME | manifest::NAME | manifest::NAME_NEW) => {}
+            (None, LOCK_NAME | manifest::NAME | manifest::NAME_NEW | blob::DIR_NAME) => {}
             (None, probe) if probe.starts_with(PROBE_PREFIX) => {
                 let path = entry.path();
                 fs::remove_file(&path).map_err(StorageError::io("remove", &path))?;

@@ -22,6 +22,7 @@
 //! One thread per shard: nothing here is shared between executors but the
 //! directory, and each shard has its own.
 
+pub mod blob;
 pub mod data_dir;
 pub mod disk;
 pub mod error;

@@ -151,7 +151,6 @@ impl Scalars {
     }
 
     /// Finds exponents among `others`, the bytes that are of no number without.
-    #[cold]
     #[inline(always)]
     fn exponents<B: Bytes>(&mut self, bytes: B, others: u64, digits: u64, minus: u64) -> Exponents {
         let letters = bytes.eq_folded(b'e') & others;
