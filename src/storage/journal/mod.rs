@@ -27,10 +27,10 @@
 //!   refused ([`StageError::DiskPressure`]) until space returns.
 //!
 //! Crashes, step by step: while a file is made (it has no name yet, see
-//! [`file`]); between write and sync (the batch is whole, torn or absent, and
+//! `file`); between write and sync (the batch is whole, torn or absent, and
 //! was not acknowledged); between sync and acknowledgement (whole, and
 //! recovered); during recovery (it only reads until the cut is known, and what
-//! it writes then, it writes again the same way, see [`recovery`]).
+//! it writes then, it writes again the same way, see `recovery`).
 //!
 //! One thread; a [`Journal`] is a handle and clones are the same journal.
 
@@ -70,6 +70,7 @@ pub use self::reader::Cut;
 pub use self::recovery::{RecoveryReport, read_journal};
 pub use self::repair::{LostBatches, RepairReport, repair};
 pub use self::tail::Tail;
+pub use crate::base::limits::Durability;
 
 /// Number of a batch: from 1, without gaps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -117,19 +118,12 @@ pub trait Stage {
     fn health(&self) -> Health;
 }
 
-/// When a batch counts as durable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Durability {
-    /// When it is on the medium: survives a loss of power.
-    Sync,
-    /// When the operating system has it: survives a crash of the process only.
-    Os,
-}
-
 /// How a batch gets to the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncMethod {
-    /// Writes, then one `fdatasync`.
+    /// Writes, then one `fdatasync`. The default: where both cores are busy, `O_DSYNC` completes
+    /// only at a scheduler tick (4 ms) unless several batches are in flight, and gains little
+    /// where they are not.
     Fdatasync,
     /// Writes that return when they are durable (`O_DSYNC`).
     Dsync,
@@ -171,7 +165,10 @@ pub const FILE_BYTES_MAX: u64 = 1 << 31;
 /// Most batches that may ever be on their way at once: what recovery must take to be in doubt.
 pub const IN_FLIGHT_LIMIT: usize = 16;
 
-/// Batches on their way at once, by default.
+/// Batches on their way at once, by default. Measured with `benches/group_commit.rs`, and under
+/// HTTP against a bare program with one (30 November 2026, 2 shared cores, ext4): with two, 512
+/// writers get 1.5 times the records per second of one and half its p99, 256 connections 1.16
+/// times; with one connection or 64 on a quiet machine nothing changes; three bring no more.
 const IN_FLIGHT_MAX: usize = 2;
 /// Bytes of a record beside the body of the request that caused it: what the limits set aside for
 /// it, less headers and padding.

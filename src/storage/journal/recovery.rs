@@ -33,7 +33,7 @@ use super::reader::{Cut, LogEnd, Span, read_log};
 use super::signal::Signal;
 use super::tail::Tail;
 use super::window::Window;
-use super::{Inner, Journal, JournalStats, Options, Position, Queue};
+use super::{IN_FLIGHT_LIMIT, Inner, Journal, JournalStats, Options, Position, Queue};
 use crate::base::limits::DISK_IO_BYTES_MAX;
 use crate::storage::disk::{Access, Disk, DiskFile};
 use crate::storage::error::{ApplyError, StorageError};
@@ -139,6 +139,11 @@ impl<D: Disk> Journal<D> {
         apply: impl FnMut(Position, &[u8]) -> Result<(), ApplyError>,
     ) -> Result<(Self, RecoveryReport), StorageError> {
         options.check()?;
+        let in_flight_max = options.in_flight_max.clamp(1, IN_FLIGHT_LIMIT);
+        let options = Options {
+            in_flight_max,
+            ..options
+        };
         let listing = list(&disk, dir).await?;
         check_gaps(dir, &listing)?;
         for path in &listing.preparing {
