@@ -4,7 +4,7 @@
 use bytes::Bytes;
 
 use crate::{
-    json::{JsonError, Normaliser},
+    json::{JsonError, Normaliser, normalise},
     protocol::{
         error::Refusal,
         producer::{Digest, ProducerRefusal},
@@ -22,6 +22,7 @@ pub struct StoredBody {
 enum Form {
     Octets,
     Json(Box<Normaliser>),
+    Normalised,
 }
 
 /// A whole body.
@@ -51,7 +52,7 @@ impl StoredBody {
     #[must_use]
     pub fn json() -> Self {
         Self {
-            form: Form::Json(Box::new(Normaliser::new())),
+            form: Form::Json(Box::default()),
             ..Self::octets()
         }
     }
@@ -61,6 +62,24 @@ impl StoredBody {
     pub fn with_digest(mut self) -> Self {
         self.hasher = Some(Box::default());
         self
+    }
+
+    /// Takes the whole body at once: the fast path of small ones.
+    ///
+    /// # Errors
+    /// [`Refusal::InvalidJson`].
+    pub fn push_whole(&mut self, body: &[u8]) -> Result<(), Refusal> {
+        if matches!(self.form, Form::Octets) {
+            return self.push(body);
+        }
+        self.received = body.len() as u64;
+        if let Some(hasher) = &mut self.hasher {
+            hasher.update(body);
+        }
+        self.form = Form::Normalised;
+        normalise(body, &mut self.text)
+            .map(drop)
+            .map_err(json_refusal)
     }
 
     /// Takes the next piece.
@@ -73,7 +92,7 @@ impl StoredBody {
             hasher.update(piece);
         }
         match &mut self.form {
-            Form::Octets => {
+            Form::Octets | Form::Normalised => {
                 self.text.extend_from_slice(piece);
                 Ok(())
             }
@@ -106,7 +125,7 @@ impl StoredBody {
                 normaliser.finish(&mut self.text).map_err(json_refusal)?;
                 true
             }
-            Form::Json(_) => true,
+            Form::Json(_) | Form::Normalised => true,
         };
         Ok(Finished {
             bytes: self.text.into(),
@@ -123,6 +142,18 @@ fn json_refusal(error: JsonError) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_whole_body_gives_what_its_pieces_give() {
+        for text in [&b" [1, {\"a\": [ ] }]"[..], b"{", b"[]"] {
+            let mut whole = StoredBody::json();
+            let whole = whole.push_whole(text).and_then(|()| whole.finish(None));
+            assert_eq!(
+                whole.map(|body| body.bytes).ok(),
+                stored(StoredBody::json(), text).ok()
+            );
+        }
+    }
 
     fn stored(mut body: StoredBody, text: &[u8]) -> Result<Bytes, Refusal> {
         for piece in text.chunks(3) {

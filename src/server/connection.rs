@@ -302,15 +302,22 @@ impl Client {
             core: self.core.clone(),
             bytes: 0,
         };
+        let whole_len = match self.connection.head().framing {
+            parse::Framing::Length(len) => Some(len),
+            _ => None,
+        };
         let started_ns = self.core.clock.monotonic_ns();
         let total_ns = self.core.limits.body_total_timeout.as_nanos();
         loop {
             match self.connection.next_body() {
                 BodyEvent::Piece(piece) => {
-                    if let Err(refusal) = body
-                        .push(piece)
-                        .and_then(|()| charge.set(body.memory_bytes()))
-                    {
+                    let is_whole = whole_len == Some(piece.len() as u64);
+                    let pushed = if is_whole {
+                        body.push_whole(piece)
+                    } else {
+                        body.push(piece)
+                    };
+                    if let Err(refusal) = pushed.and_then(|()| charge.set(body.memory_bytes())) {
                         self.connection.reject();
                         return Ok(Received::Refused(refusal));
                     }

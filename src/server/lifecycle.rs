@@ -135,7 +135,7 @@ fn run(config: Config) -> Result<(), StartError> {
     for worker in workers {
         match worker.join() {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => outcome = Err(error.into()),
+            Ok(Err(error)) => outcome = Err(error),
             Err(error) => tracing::error!("an executor ended badly: {error}"),
         }
     }
