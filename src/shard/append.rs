@@ -5,11 +5,13 @@ use crate::{
     protocol::{
         append::{self, AppendDecision, AppendRequest, AppliedAppend},
         error::Refusal,
+        producer::ProducerWrite,
     },
     shard::{
         owner::{Effect, Found, Shard},
         record::Record,
         request::{Appended, Receipt, Staged},
+        stream::Stream,
     },
 };
 
@@ -56,7 +58,7 @@ impl Shard {
         };
         let changed_in = stream.changed_in;
         let len = request.body.len() as u64;
-        let charge = len + self.producer_charge(request, stream);
+        let charge = charge_of(stream, len, request.producer.as_ref());
         if let Err(refusal) = self.check_room_in(tables.memory_bytes, charge) {
             return Staged::after(changed_in, Err(refusal));
         }
@@ -107,17 +109,11 @@ impl Shard {
         );
         Staged::after(batch, Ok(appended))
     }
+}
 
-    fn producer_charge(
-        &self,
-        request: &AppendRequest,
-        stream: &crate::shard::stream::Stream,
-    ) -> u64 {
-        match &request.producer {
-            Some(write) if stream.staged.producer(&write.id).is_none() => {
-                PRODUCER_OVERHEAD_BYTES + write.id.len() as u64
-            }
-            _ => 0,
-        }
-    }
+/// What an append is charged: its bytes, and the entry of a producer that its stream did not know.
+/// The same live and in replay.
+pub(super) fn charge_of(stream: &Stream, body_len: u64, producer: Option<&ProducerWrite>) -> u64 {
+    let new_producer = producer.filter(|write| stream.staged.producer(&write.id).is_none());
+    body_len + new_producer.map_or(0, |write| PRODUCER_OVERHEAD_BYTES + write.id.len() as u64)
 }

@@ -19,7 +19,7 @@ use crate::{
         stream_key::StreamKey,
     },
     shard::{
-        owner::{Found, Shard},
+        owner::{Found, Shard, Tables},
         record::Record,
         request::Staged,
         stream::Stream,
@@ -70,7 +70,7 @@ impl Shard {
             });
             (stream.changed_in, inherited)
         };
-        let charge = REFERENCE_OVERHEAD_BYTES + fork_key.as_str().len() as u64;
+        let charge = reference_charge(fork_key);
         let staged = inherited.and_then(|inherited| {
             self.check_room(charge)?;
             let batch = self.stage(&Record::Refer {
@@ -122,19 +122,11 @@ impl Shard {
         };
         let is_over = {
             let mut tables = self.tables.borrow_mut();
-            let mut discharge = 0;
-            let mut is_over = false;
-            if let Some(stream) = tables.streams.get_mut(slot) {
+            tables.drop_reference(slot, fork);
+            tables.streams.get_mut(slot).is_some_and(|stream| {
                 stream.changed_in = batch;
-                let forks = &mut stream.staged.rare_mut().forks;
-                if let Some(reference) = forks.remove(&fork) {
-                    discharge = REFERENCE_OVERHEAD_BYTES + reference.key.as_str().len() as u64;
-                }
-                is_over = forks.is_empty() && stream.staged.soft_deleted;
-            }
-            tables.discharge(slot, discharge);
-            tables.release_history(slot);
-            is_over
+                !stream.staged.has_forks() && stream.staged.soft_deleted
+            })
         };
         if !is_over {
             return Staged::after(batch, Ok(source));
@@ -167,6 +159,25 @@ impl Shard {
         let stream = tables.streams.get(tables.slot_of(source)?)?;
         let whole = stream.history.start() <= start && stream.history.end() >= end;
         whole.then(|| stream.history.read(start, end))
+    }
+}
+
+/// What a source is charged for one reference.
+pub(super) fn reference_charge(fork_key: &StreamKey) -> u64 {
+    REFERENCE_OVERHEAD_BYTES + fork_key.as_str().len() as u64
+}
+
+impl Tables {
+    /// Takes a fork's reference out and lets go of what only it kept; live and in replay.
+    pub(super) fn drop_reference(&mut self, slot: usize, fork: Incarnation) {
+        let reference = self
+            .streams
+            .get_mut(slot)
+            .and_then(|stream| stream.staged.rare_mut().forks.remove(&fork));
+        if let Some(reference) = reference {
+            self.discharge(slot, reference_charge(&reference.key));
+            self.release_history(slot);
+        }
     }
 }
 

@@ -25,5 +25,7 @@ mod retention;
 mod snapshot;
 mod snapshot_parts;
 pub mod stream;
+#[cfg(test)]
+mod tests;
 
 pub use replay::ReplayError;

@@ -19,6 +19,8 @@ use crate::{
         state::ForkReference,
     },
     shard::{
+        append::charge_of,
+        fork::reference_charge,
         history::History,
         owner::Tables,
         record::{BlobRecord, MalformedRecord, Record},
@@ -131,6 +133,7 @@ impl Tables {
                         start,
                     });
                 }
+                let charge = charge_of(stream, body.len() as u64, producer.as_ref());
                 let write = AppliedAppend {
                     at_ms,
                     body_len: body.len() as u64,
@@ -142,7 +145,7 @@ impl Tables {
                 stream.history.append(Bytes::copy_from_slice(body));
                 stream.visible.tail = stream.staged.tail;
                 stream.visible.closed = stream.staged.closed;
-                self.charge(slot, body.len() as u64);
+                self.charge(slot, charge);
             }
             Record::Delete { incarnation, soft } => {
                 let Some(slot) = self.slot_of(incarnation) else {
@@ -235,23 +238,23 @@ impl Tables {
                 fork_key,
                 start,
             } => {
-                let slot = self.slot_of(incarnation);
-                if let Some(stream) = slot.and_then(|slot| self.streams.get_mut(slot)) {
+                let Some(slot) = self.slot_of(incarnation) else {
+                    return Ok(());
+                };
+                let charge = reference_charge(&fork_key);
+                if let Some(stream) = self.streams.get_mut(slot) {
                     let reference = ForkReference {
                         key: fork_key,
                         start,
                     };
                     stream.staged.rare_mut().forks.insert(fork, reference);
                 }
+                self.charge(slot, charge);
             }
             Record::Release { incarnation, fork } => {
-                let Some(slot) = self.slot_of(incarnation) else {
-                    return Ok(());
-                };
-                if let Some(stream) = self.streams.get_mut(slot) {
-                    stream.staged.rare_mut().forks.remove(&fork);
+                if let Some(slot) = self.slot_of(incarnation) {
+                    self.drop_reference(slot, fork);
                 }
-                self.release_history(slot);
             }
             Record::Fence { bucket } => {
                 self.fenced.insert(bucket);

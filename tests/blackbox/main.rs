@@ -45,6 +45,7 @@ mod fork;
 mod http_framing;
 mod incarnation;
 mod json;
+mod large;
 mod long_poll;
 mod producer;
 mod read;
