@@ -8,10 +8,11 @@ use crate::{
         producer::ProducerWrite,
     },
     shard::{
-        owner::{Effect, Found, Shard},
+        owner::{Found, Shard},
         record::Record,
         request::{Appended, Receipt, Staged},
         stream::Stream,
+        tables::Effect,
     },
 };
 

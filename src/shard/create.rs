@@ -7,10 +7,11 @@ use crate::{
     },
     shard::{
         history::History,
-        owner::{Effect, Found, Shard},
+        owner::{Found, Shard},
         record::Record,
         request::{Created, Reply, Staged},
         stream::{STREAM_OVERHEAD_BYTES, Stream},
+        tables::Effect,
     },
 };
 

@@ -19,10 +19,11 @@ use crate::{
         stream_key::StreamKey,
     },
     shard::{
-        owner::{Found, Shard, Tables},
+        owner::{Found, Shard},
         record::Record,
         request::Staged,
         stream::Stream,
+        tables::Tables,
     },
 };
 

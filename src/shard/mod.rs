@@ -1,7 +1,7 @@
 //! One owner core: the streams that hash to it, their live readers, and the
 //! mailbox to the other cores. No locks.
 //!
-//! [`owner`] holds the tables and the path of a change; one file per
+//! [`tables`] holds what is known and [`owner`] the path of a change; one file per
 //! operation carries it out, named as in `protocol` (which decides) and
 //! `http` (which translates). What crosses cores is in [`request`].
 
@@ -22,9 +22,11 @@ pub mod record;
 mod replay;
 pub mod request;
 mod retention;
+pub mod salvage;
 mod snapshot;
 mod snapshot_parts;
 pub mod stream;
+pub mod tables;
 #[cfg(test)]
 mod tests;
 

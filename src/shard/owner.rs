@@ -14,33 +14,22 @@
 
 use std::{
     cell::{Cell, RefCell},
-    cmp::Reverse,
-    collections::{BinaryHeap, HashMap, HashSet, VecDeque},
     rc::Rc,
     sync::Arc,
     task::{Context, Poll, Waker},
 };
 
-use slab::Slab;
-
 use crate::{
     base::{limits::Limits, time::Clock},
-    protocol::{
-        error::Refusal,
-        fork::ForkOrigin,
-        incarnation::{Allocator, Incarnation},
-        stream_key::StreamKey,
-    },
+    protocol::{error::Refusal, fork::ForkOrigin, incarnation::Incarnation, stream_key::StreamKey},
     shard::{
         live::{Watch, Watched},
         record::Record,
         request::{BatchNumber, Reply, Request, Staged},
-        stream::{Blob, STREAM_OVERHEAD_BYTES, StoredSnapshot, Stream},
+        stream::Blob,
+        tables::{Effect, Tables},
     },
-    storage::{
-        blob::Graveyard,
-        journal::{Health, Stage, StageError},
-    },
+    storage::journal::{Health, Stage, StageError},
 };
 
 /// What a shard tells other cores of its own accord.
@@ -65,50 +54,6 @@ pub struct Shard {
     waiters: RefCell<Vec<(BatchNumber, Vec<Waker>)>>,
     failed: Cell<bool>,
     scratch: RefCell<Vec<u8>>,
-}
-
-/// What a shard knows.
-#[derive(Debug)]
-pub struct Tables {
-    pub(super) streams: Slab<Stream>,
-    pub(super) by_key: HashMap<StreamKey, usize, ahash::RandomState>,
-    pub(super) by_incarnation: HashMap<Incarnation, usize, ahash::RandomState>,
-    pub(super) fenced: HashSet<Box<str>>,
-    pub(super) memory_bytes: u64,
-    pub(super) expiries: BinaryHeap<Reverse<(u64, Incarnation)>>,
-    effects: VecDeque<(BatchNumber, Effect)>,
-    allocator: Allocator,
-    pub(super) graveyard: Graveyard,
-}
-
-/// What becomes visible with a batch.
-#[derive(Debug)]
-pub(super) enum Effect {
-    Create {
-        slot: usize,
-    },
-    Advance {
-        slot: usize,
-        tail: u64,
-        closed: bool,
-    },
-    Retain {
-        slot: usize,
-        offset: u64,
-    },
-    Snapshot {
-        slot: usize,
-        snapshot: Arc<StoredSnapshot>,
-    },
-    Doom {
-        blobs: Vec<Blob>,
-    },
-    SoftDelete {
-        slot: usize,
-    },
-    Delete {
-        slot: usize,
-    },
 }
 
 /// A stream as a write finds it.
@@ -272,14 +217,8 @@ impl Shard {
     /// Makes visible what `durable` has made durable, and wakes who waits for it.
     pub fn on_durable(&self, durable: BatchNumber) {
         loop {
-            let effect = {
-                let mut tables = self.tables.borrow_mut();
-                match tables.effects.front() {
-                    Some((batch, _)) if *batch <= durable => tables.effects.pop_front(),
-                    _ => None,
-                }
-            };
-            let Some((_, effect)) = effect else { break };
+            let effect = self.tables.borrow_mut().next_effect(durable);
+            let Some(effect) = effect else { break };
             self.make_visible(effect);
         }
         self.waiters.borrow_mut().retain_mut(|(batch, wakers)| {
@@ -474,11 +413,7 @@ impl Shard {
 
     /// A token for a new stream.
     pub fn allocate_incarnation(&self) -> Result<Incarnation, Refusal> {
-        self.tables
-            .borrow_mut()
-            .allocator
-            .allocate()
-            .ok_or(Refusal::Internal)
+        self.tables.borrow_mut().allocate().ok_or(Refusal::Internal)
     }
 
     /// Memory charged for streams, in bytes, and its bound.
@@ -491,101 +426,5 @@ impl Shard {
     #[must_use]
     pub fn streams(&self) -> usize {
         self.tables.borrow().streams.len()
-    }
-}
-
-impl Tables {
-    /// Empty tables with an allocator of incarnations.
-    #[must_use]
-    pub fn new(allocator: Allocator, graveyard: Graveyard) -> Self {
-        Self {
-            streams: Slab::new(),
-            by_key: HashMap::default(),
-            by_incarnation: HashMap::default(),
-            fenced: HashSet::new(),
-            memory_bytes: 0,
-            expiries: BinaryHeap::new(),
-            effects: VecDeque::new(),
-            allocator,
-            graveyard,
-        }
-    }
-
-    /// Adds a stream whose creation has been staged; it succeeds one of the same name whose
-    /// deletion is not durable yet.
-    pub(super) fn insert(&mut self, mut stream: Stream) -> usize {
-        let key = stream.staged.key.clone();
-        let incarnation = stream.staged.incarnation;
-        stream.predecessor = self.by_key.get(&key).copied();
-        stream.charged = STREAM_OVERHEAD_BYTES + stream.own_bytes();
-        self.memory_bytes += stream.charged;
-        if let Some(end_ms) = stream.staged.lifetime.expires_ms(stream.staged.renewed_ms) {
-            self.expiries.push(Reverse((end_ms, incarnation)));
-        }
-        let slot = self.streams.insert(stream);
-        self.by_key.insert(key, slot);
-        self.by_incarnation.insert(incarnation, slot);
-        slot
-    }
-
-    /// Takes a stream out for good.
-    pub(super) fn remove(&mut self, slot: usize) -> Option<Stream> {
-        let stream = self.streams.try_remove(slot)?;
-        self.memory_bytes = self.memory_bytes.saturating_sub(stream.charged);
-        self.by_incarnation.remove(&stream.staged.incarnation);
-        match self.by_key.get(&stream.staged.key).copied() {
-            Some(current) if current == slot => {
-                self.by_key.remove(&stream.staged.key);
-            }
-            Some(current) => {
-                if let Some(successor) = self.streams.get_mut(current)
-                    && successor.predecessor == Some(slot)
-                {
-                    successor.predecessor = stream.predecessor;
-                }
-            }
-            None => {}
-        }
-        Some(stream)
-    }
-
-    /// Notes what becomes visible with `batch`.
-    pub(super) fn note(&mut self, batch: BatchNumber, effect: Effect) {
-        self.effects.push_back((batch, effect));
-    }
-
-    /// Charges a stream for `bytes` more.
-    pub(super) fn charge(&mut self, slot: usize, bytes: u64) {
-        if let Some(stream) = self.streams.get_mut(slot) {
-            stream.charged += bytes;
-            self.memory_bytes += bytes;
-        }
-    }
-
-    /// Takes `bytes` off a stream's charge.
-    pub(super) fn discharge(&mut self, slot: usize, bytes: u64) {
-        if let Some(stream) = self.streams.get_mut(slot) {
-            let bytes = bytes.min(stream.charged);
-            stream.charged -= bytes;
-            self.memory_bytes = self.memory_bytes.saturating_sub(bytes);
-        }
-    }
-
-    /// Lets go of the bytes that neither readers nor forks can ask for any more.
-    pub(super) fn release_history(&mut self, slot: usize) {
-        let freed = self.streams.get_mut(slot).map_or(0, |stream| {
-            let kept_from = stream.staged.kept_from().min(stream.visible.retained);
-            let before = stream.own_bytes();
-            stream.history.release_before(kept_from);
-            before - stream.own_bytes()
-        });
-        self.discharge(slot, freed);
-    }
-
-    /// The stream with this token, unless its deletion is staged.
-    pub(super) fn slot_of(&self, incarnation: Incarnation) -> Option<usize> {
-        let slot = *self.by_incarnation.get(&incarnation)?;
-        self.streams.get(slot).filter(|stream| !stream.deleted)?;
-        Some(slot)
     }
 }

@@ -8,9 +8,10 @@ use crate::{
         retention::{self, RetentionDecision},
     },
     shard::{
-        owner::{Effect, Found, Shard},
+        owner::{Found, Shard},
         record::Record,
         request::{BatchNumber, Staged, Target},
+        tables::Effect,
     },
 };
 

@@ -10,10 +10,11 @@ use crate::{
         snapshot::{self, PublishDecision, PublishRequest, SnapshotMeta},
     },
     shard::{
-        owner::{Effect, Shard},
+        owner::Shard,
         record::Record,
         request::{BatchNumber, SnapshotReply, Staged, Target},
         stream::{Blob, StoredSnapshot},
+        tables::Effect,
     },
 };
 

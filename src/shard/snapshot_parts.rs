@@ -14,10 +14,11 @@ use crate::{
         snapshot::{self, SnapshotMeta, StagedPart},
     },
     shard::{
-        owner::{Effect, Shard, Tables},
+        owner::Shard,
         record::Record,
         request::{BatchNumber, CommitRequest, Reply, Staged, Target},
         stream::{Blob, Stream},
+        tables::{Effect, Tables},
     },
 };
 

@@ -13,9 +13,10 @@ use bytes::Bytes;
 
 use super::{
     live::{Watch, Watched},
-    owner::{Peers, Shard, Tables},
+    owner::{Peers, Shard},
     request::{BatchNumber, Receipt, Reply, Request, Staged, Target},
     stream::Blob,
+    tables::Tables,
 };
 use crate::{
     base::{limits::Limits, time::ManualClock},

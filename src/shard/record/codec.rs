@@ -1,0 +1,189 @@
+//! The fields of records: little-endian integers, counted texts.
+
+use super::BlobRecord;
+use crate::{
+    protocol::{
+        content_type::ContentType, expiry::Lifetime, fork::ForkOrigin, incarnation::Incarnation,
+        producer::Digest, stream_key::StreamKey,
+    },
+    storage::blob::BlobId,
+};
+
+/// Appends fields to a record.
+pub(super) struct Writer<'a>(pub(super) &'a mut Vec<u8>);
+
+impl Writer<'_> {
+    pub(super) fn head(&mut self, tag: u8, incarnation: Incarnation) {
+        self.u8(tag);
+        self.u64(incarnation.0);
+    }
+
+    pub(super) fn u8(&mut self, value: u8) {
+        self.0.push(value);
+    }
+
+    pub(super) fn u64(&mut self, value: u64) {
+        self.0.extend_from_slice(&value.to_le_bytes());
+    }
+
+    /// Texts are bounded far below 4 GiB by `base::limits`.
+    pub(super) fn text(&mut self, text: &str) {
+        self.0.extend_from_slice(&(text.len() as u32).to_le_bytes());
+        self.0.extend_from_slice(text.as_bytes());
+    }
+
+    pub(super) fn texts(&mut self, texts: &[Box<str>]) {
+        self.0
+            .extend_from_slice(&(texts.len() as u32).to_le_bytes());
+        for text in texts {
+            self.text(text);
+        }
+    }
+
+    pub(super) fn option<T>(&mut self, value: Option<&T>, write: impl FnOnce(&mut Self, &T)) {
+        self.u8(u8::from(value.is_some()));
+        if let Some(value) = value {
+            write(self, value);
+        }
+    }
+
+    /// Writes where a body is, and returns it if it belongs into the record.
+    pub(super) fn blob<'b>(&mut self, blob: &BlobRecord<'b>) -> &'b [u8] {
+        match blob {
+            BlobRecord::Inline(body) => {
+                self.u8(0);
+                body
+            }
+            BlobRecord::File { id, len } => {
+                self.u8(1);
+                self.0.extend_from_slice(&id.0);
+                self.u64(*len);
+                &[]
+            }
+        }
+    }
+
+    pub(super) fn lifetime(&mut self, lifetime: Lifetime) {
+        let (kind, value) = match lifetime {
+            Lifetime::Unlimited => (0, 0),
+            Lifetime::Ttl { seconds } => (1, seconds),
+            Lifetime::ExpiresAt { unix_ms } => (2, unix_ms),
+        };
+        self.u8(kind);
+        self.u64(value);
+    }
+
+    pub(super) fn origin(&mut self, origin: &ForkOrigin) {
+        self.text(origin.source.as_str());
+        self.u64(origin.incarnation.0);
+        self.u64(origin.start);
+        self.u64(origin.offset);
+        self.option(origin.requested.as_ref(), |out, offset| out.u64(*offset));
+        self.u64(origin.sub_offset);
+    }
+}
+
+/// Takes fields off a record; `None` when it is too short or no writer wrote it.
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+
+impl<'a> Reader<'a> {
+    pub(super) fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    pub(super) fn rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.0)
+    }
+
+    pub(super) fn u8(&mut self) -> Option<u8> {
+        self.take(1)?.first().copied()
+    }
+
+    pub(super) fn bool(&mut self) -> Option<bool> {
+        match self.u8()? {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        }
+    }
+
+    pub(super) fn u32(&mut self) -> Option<u32> {
+        Some(u32::from_le_bytes(self.take(4)?.try_into().ok()?))
+    }
+
+    pub(super) fn u64(&mut self) -> Option<u64> {
+        Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
+    }
+
+    pub(super) fn text(&mut self) -> Option<&'a str> {
+        let len = usize::try_from(self.u32()?).ok()?;
+        std::str::from_utf8(self.take(len)?).ok()
+    }
+
+    pub(super) fn texts(&mut self) -> Option<Vec<Box<str>>> {
+        let count = self.u32()?;
+        // No allocation ahead of what the bytes can hold.
+        let mut texts = Vec::new();
+        for _ in 0..count {
+            texts.push(self.text()?.into());
+        }
+        Some(texts)
+    }
+
+    pub(super) fn option<T>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Option<T>,
+    ) -> Option<Option<T>> {
+        match self.bool()? {
+            false => Some(None),
+            true => read(self).map(Some),
+        }
+    }
+
+    pub(super) fn blob(&mut self) -> Option<BlobRecord<'a>> {
+        match self.u8()? {
+            0 => Some(BlobRecord::Inline(self.rest())),
+            1 => Some(BlobRecord::File {
+                id: BlobId(self.take(16)?.try_into().ok()?),
+                len: self.u64()?,
+            }),
+            _ => None,
+        }
+    }
+
+    pub(super) fn digest(&mut self) -> Option<Digest> {
+        self.take(32)?.try_into().ok()
+    }
+
+    pub(super) fn key(&mut self) -> Option<StreamKey> {
+        self.text().map(StreamKey::restored)
+    }
+
+    pub(super) fn content_type(&mut self) -> Option<ContentType> {
+        ContentType::parse(self.text()?.as_bytes())
+    }
+
+    pub(super) fn lifetime(&mut self) -> Option<Lifetime> {
+        let kind = self.u8()?;
+        let value = self.u64()?;
+        match kind {
+            0 => Some(Lifetime::Unlimited),
+            1 => Some(Lifetime::Ttl { seconds: value }),
+            2 => Some(Lifetime::ExpiresAt { unix_ms: value }),
+            _ => None,
+        }
+    }
+
+    pub(super) fn origin(&mut self) -> Option<ForkOrigin> {
+        Some(ForkOrigin {
+            source: self.key()?,
+            incarnation: Incarnation(self.u64()?),
+            start: self.u64()?,
+            offset: self.u64()?,
+            requested: self.option(Reader::u64)?,
+            sub_offset: self.u64()?,
+        })
+    }
+}

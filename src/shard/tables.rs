@@ -1,0 +1,181 @@
+//! What one shard knows: its streams by place, by name and by token, what
+//! they are charged, and what becomes visible with which batch.
+//!
+//! A stream whose deletion is staged stays in its place until that is durable;
+//! a new one of the same name is its successor meanwhile. What a stream is
+//! charged is given back exactly, whatever happened to it.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap, HashSet, VecDeque},
+    sync::Arc,
+};
+
+use slab::Slab;
+
+use crate::{
+    protocol::{
+        incarnation::{Allocator, Incarnation},
+        stream_key::StreamKey,
+    },
+    shard::{
+        request::BatchNumber,
+        stream::{Blob, STREAM_OVERHEAD_BYTES, StoredSnapshot, Stream},
+    },
+    storage::blob::Graveyard,
+};
+
+/// What a shard knows.
+#[derive(Debug)]
+pub struct Tables {
+    pub(super) streams: Slab<Stream>,
+    pub(super) by_key: HashMap<StreamKey, usize, ahash::RandomState>,
+    pub(super) by_incarnation: HashMap<Incarnation, usize, ahash::RandomState>,
+    pub(super) fenced: HashSet<Box<str>>,
+    pub(super) memory_bytes: u64,
+    pub(super) expiries: BinaryHeap<Reverse<(u64, Incarnation)>>,
+    effects: VecDeque<(BatchNumber, Effect)>,
+    allocator: Allocator,
+    pub(super) graveyard: Graveyard,
+}
+
+/// What becomes visible with a batch.
+#[derive(Debug)]
+pub(super) enum Effect {
+    Create {
+        slot: usize,
+    },
+    Advance {
+        slot: usize,
+        tail: u64,
+        closed: bool,
+    },
+    Retain {
+        slot: usize,
+        offset: u64,
+    },
+    Snapshot {
+        slot: usize,
+        snapshot: Arc<StoredSnapshot>,
+    },
+    Doom {
+        blobs: Vec<Blob>,
+    },
+    SoftDelete {
+        slot: usize,
+    },
+    Delete {
+        slot: usize,
+    },
+}
+
+impl Tables {
+    /// Empty tables with an allocator of incarnations.
+    #[must_use]
+    pub fn new(allocator: Allocator, graveyard: Graveyard) -> Self {
+        Self {
+            streams: Slab::new(),
+            by_key: HashMap::default(),
+            by_incarnation: HashMap::default(),
+            fenced: HashSet::new(),
+            memory_bytes: 0,
+            expiries: BinaryHeap::new(),
+            effects: VecDeque::new(),
+            allocator,
+            graveyard,
+        }
+    }
+
+    /// Adds a stream whose creation has been staged; it succeeds one of the same name whose
+    /// deletion is not durable yet.
+    pub(super) fn insert(&mut self, mut stream: Stream) -> usize {
+        let key = stream.staged.key.clone();
+        let incarnation = stream.staged.incarnation;
+        stream.predecessor = self.by_key.get(&key).copied();
+        stream.charged = STREAM_OVERHEAD_BYTES + stream.own_bytes();
+        self.memory_bytes += stream.charged;
+        if let Some(end_ms) = stream.staged.lifetime.expires_ms(stream.staged.renewed_ms) {
+            self.expiries.push(Reverse((end_ms, incarnation)));
+        }
+        let slot = self.streams.insert(stream);
+        self.by_key.insert(key, slot);
+        self.by_incarnation.insert(incarnation, slot);
+        slot
+    }
+
+    /// Takes a stream out for good.
+    pub(super) fn remove(&mut self, slot: usize) -> Option<Stream> {
+        let stream = self.streams.try_remove(slot)?;
+        self.memory_bytes = self.memory_bytes.saturating_sub(stream.charged);
+        self.by_incarnation.remove(&stream.staged.incarnation);
+        match self.by_key.get(&stream.staged.key).copied() {
+            Some(current) if current == slot => {
+                self.by_key.remove(&stream.staged.key);
+            }
+            Some(current) => {
+                if let Some(successor) = self.streams.get_mut(current)
+                    && successor.predecessor == Some(slot)
+                {
+                    successor.predecessor = stream.predecessor;
+                }
+            }
+            None => {}
+        }
+        Some(stream)
+    }
+
+    /// A token for a new stream, or `None` once the shard's block is used up.
+    pub(super) fn allocate(&mut self) -> Option<Incarnation> {
+        self.allocator.allocate()
+    }
+
+    /// What becomes visible next, if `durable` covers it.
+    pub(super) fn next_effect(&mut self, durable: BatchNumber) -> Option<Effect> {
+        match self.effects.front() {
+            Some((batch, _)) if *batch <= durable => {
+                self.effects.pop_front().map(|(_, effect)| effect)
+            }
+            _ => None,
+        }
+    }
+
+    /// Notes what becomes visible with `batch`.
+    pub(super) fn note(&mut self, batch: BatchNumber, effect: Effect) {
+        self.effects.push_back((batch, effect));
+    }
+
+    /// Charges a stream for `bytes` more.
+    pub(super) fn charge(&mut self, slot: usize, bytes: u64) {
+        if let Some(stream) = self.streams.get_mut(slot) {
+            stream.charged += bytes;
+            self.memory_bytes += bytes;
+        }
+    }
+
+    /// Takes `bytes` off a stream's charge.
+    pub(super) fn discharge(&mut self, slot: usize, bytes: u64) {
+        if let Some(stream) = self.streams.get_mut(slot) {
+            let bytes = bytes.min(stream.charged);
+            stream.charged -= bytes;
+            self.memory_bytes = self.memory_bytes.saturating_sub(bytes);
+        }
+    }
+
+    /// Lets go of the bytes that neither readers nor forks can ask for any more.
+    pub(super) fn release_history(&mut self, slot: usize) {
+        let freed = self.streams.get_mut(slot).map_or(0, |stream| {
+            let kept_from = stream.staged.kept_from().min(stream.visible.retained);
+            let before = stream.own_bytes();
+            stream.history.release_before(kept_from);
+            before - stream.own_bytes()
+        });
+        self.discharge(slot, freed);
+    }
+
+    /// The stream with this token, unless its deletion is staged.
+    pub(super) fn slot_of(&self, incarnation: Incarnation) -> Option<usize> {
+        let slot = *self.by_incarnation.get(&incarnation)?;
+        self.streams.get(slot).filter(|stream| !stream.deleted)?;
+        Some(slot)
+    }
+}
