@@ -52,7 +52,9 @@ impl BlobId {
             })
     }
 
-    fn parse(name: &str) -> Option<Self> {
+    /// The identity that a file's name says; `None` for a file that is no blob.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
         let canonical = name.len() == 32 && name.bytes().all(|byte| !byte.is_ascii_uppercase());
         let value = u128::from_str_radix(name, 16).ok().filter(|_| canonical)?;
         Some(Self(value.to_be_bytes()))
@@ -212,8 +214,54 @@ impl<D: Disk> BlobStore<D> {
         }
     }
 
-    /// Checks that every blob in `named` is there and whole, and removes those that no record
-    /// names: a crash came before their record.
+    /// Checks that the file of a blob is there and has the length its record says.
+    ///
+    /// # Errors
+    /// [`StorageError::MissingFile`], [`StorageError::WrongLength`], [`StorageError::Io`].
+    pub async fn check(&self, id: BlobId, len: u64) -> Result<(), StorageError> {
+        let path = self.path(id);
+        let file = match self.disk.open(&path, Access::Read).await {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Err(StorageError::MissingFile { path });
+            }
+            Err(error) => return Err(StorageError::io("open", &path)(error)),
+        };
+        let found = file.len().await.map_err(StorageError::io("stat", &path))?;
+        // A failure to close a file that was only looked at loses nothing.
+        let _ = file.close().await;
+        if found != len {
+            return Err(StorageError::WrongLength {
+                path,
+                found,
+                expected: len,
+            });
+        }
+        Ok(())
+    }
+
+    /// The blobs that have files, and the names beside them that are not ours.
+    ///
+    /// # Errors
+    /// [`StorageError::Io`].
+    pub async fn list(&self) -> Result<(Vec<BlobId>, Vec<PathBuf>), StorageError> {
+        let names = self
+            .disk
+            .list_dir(&self.dir)
+            .await
+            .map_err(StorageError::io("list", &self.dir))?;
+        let (mut blobs, mut unknown) = (Vec::new(), Vec::new());
+        for name in names {
+            match BlobId::parse(&name) {
+                Some(id) => blobs.push(id),
+                None => unknown.push(self.dir.join(name)),
+            }
+        }
+        Ok((blobs, unknown))
+    }
+
+    /// Checks that every blob in `named` has a file, and removes the files that no record names: a
+    /// crash came before their record.
     ///
     /// # Errors
     /// [`StorageError::MissingFile`] for a blob that a record names and that is not there.
@@ -221,21 +269,17 @@ impl<D: Disk> BlobStore<D> {
         &self,
         named: &std::collections::HashMap<BlobId, u64>,
     ) -> Result<(), StorageError> {
-        let names = self
-            .disk
-            .list_dir(&self.dir)
-            .await
-            .map_err(StorageError::io("list", &self.dir))?;
+        let (blobs, unknown) = self.list().await?;
         let mut found = 0;
-        for name in names {
-            match BlobId::parse(&name) {
-                Some(id) if named.contains_key(&id) => found += 1,
-                Some(id) => self.graveyard.0.push(id),
-                None => {
-                    let path = self.dir.join(&name);
-                    tracing::warn!(path = %path.display(), "not ours: left alone");
-                }
+        for id in blobs {
+            if named.contains_key(&id) {
+                found += 1;
+            } else {
+                self.graveyard.0.push(id);
             }
+        }
+        for path in unknown {
+            tracing::warn!(path = %path.display(), "not ours: left alone");
         }
         if found == named.len() {
             return Ok(());
@@ -250,7 +294,9 @@ impl<D: Disk> BlobStore<D> {
         Ok(())
     }
 
-    fn path(&self, id: BlobId) -> PathBuf {
+    /// Where a blob's file is.
+    #[must_use]
+    pub fn path(&self, id: BlobId) -> PathBuf {
         self.dir.join(id.name())
     }
 }

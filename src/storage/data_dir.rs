@@ -4,6 +4,8 @@
 //! LOCK                        locked while a process uses the directory; its pid
 //! manifest                    see `manifest`
 //! layout-<n>/shard-<k>/journal/…
+//! blobs/                      see `blob`
+//! quarantine/<epoch>/…        what `--repair` has set aside; never read, never removed
 //! ```
 //!
 //! - One process at a time: the lock (`flock`) is taken before anything is
@@ -20,13 +22,24 @@
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use super::blob;
 use super::disk::PROBE_PREFIX;
 use super::error::StorageError;
 use super::manifest::{self, Manifest, sync_dir};
 
+mod look;
+
+pub use self::look::{Holder, Look, holder, look};
+
 const LOCK_NAME: &str = "LOCK";
+const QUARANTINE_NAME: &str = "quarantine";
+/// A lock that is held is asked for again, this often and after this long: it may be someone who
+/// only looks (see [`holder`]).
+const LOCK_ATTEMPTS: u32 = 5;
+const LOCK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A data directory, locked by this process until dropped.
 #[derive(Debug)]
@@ -98,6 +111,9 @@ impl DataDir {
                 remove_dir(dir)?;
             }
         }
+        for path in &found.probes {
+            fs::remove_file(path).map_err(StorageError::io("remove", path))?;
+        }
         manifest.boot_epoch += 1;
         manifest.store(&path)?;
         for unknown in &found.unknown {
@@ -124,6 +140,12 @@ impl DataDir {
     /// Names found at start that are not ours.
     pub fn unknown(&self) -> &[PathBuf] {
         &self.unknown
+    }
+
+    /// Where a repair in this start puts what it sets aside; it need not exist.
+    pub fn quarantine(&self) -> PathBuf {
+        let epoch = self.manifest.boot_epoch.to_string();
+        self.path.join(QUARANTINE_NAME).join(epoch)
     }
 
     /// The layout that rules.
@@ -181,6 +203,9 @@ impl DataDir {
 #[derive(Debug, Default)]
 struct Survey {
     layouts: Vec<(u64, PathBuf)>,
+    quarantine: Option<PathBuf>,
+    /// Left behind by a probe for direct I/O that was killed.
+    probes: Vec<PathBuf>,
     unknown: Vec<PathBuf>,
 }
 
@@ -196,10 +221,8 @@ fn survey(path: &Path) -> Result<Survey, StorageError> {
         match (layout, &*name) {
             (Some(number), _) => found.layouts.push((number, entry.path())),
             (None, LOCK_NAME | manifest::NAME | manifest::NAME_NEW | blob::DIR_NAME) => {}
-            (None, probe) if probe.starts_with(PROBE_PREFIX) => {
-                let path = entry.path();
-                fs::remove_file(&path).map_err(StorageError::io("remove", &path))?;
-            }
+            (None, QUARANTINE_NAME) => found.quarantine = Some(entry.path()),
+            (None, probe) if probe.starts_with(PROBE_PREFIX) => found.probes.push(entry.path()),
             (None, _) => found.unknown.push(entry.path()),
         }
     }
@@ -262,7 +285,15 @@ fn take_lock(dir: &Path) -> Result<File, StorageError> {
         .truncate(false)
         .open(&path)
         .map_err(StorageError::io("open", &path))?;
-    match file.try_lock() {
+    let mut locked = file.try_lock();
+    for _ in 1..LOCK_ATTEMPTS {
+        if !matches!(locked, Err(TryLockError::WouldBlock)) {
+            break;
+        }
+        thread::sleep(LOCK_INTERVAL);
+        locked = file.try_lock();
+    }
+    match locked {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let mut text = String::new();

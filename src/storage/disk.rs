@@ -4,6 +4,7 @@
 //! and [`DiskFile`]; which disk it is decides what a crash can do:
 //! - [`GlommioDisk`]: io_uring through glommio, direct I/O where the file
 //!   system takes it and buffered I/O where it does not;
+//! - [`ReadOnlyDisk`]: plain system calls, no executor, and nothing that writes;
 //! - [`SimulatedDisk`]: memory, a seed and a plan of faults. It loses, tears
 //!   and reorders what was not synced, runs full, fails and corrupts.
 //!
@@ -23,6 +24,7 @@
 
 mod glommio_disk;
 mod probe;
+mod read_only;
 mod simulated;
 
 use std::future::Future;
@@ -35,6 +37,7 @@ use glommio::io::{DmaBuffer, ReadResult};
 
 pub use glommio_disk::{GlommioDisk, GlommioFile};
 pub use probe::{DirectIo, PROBE_PREFIX, probe_direct_io};
+pub use read_only::{ReadOnlyDisk, ReadOnlyFile};
 pub use simulated::{Crash, Fault, FaultPlan, Operation, SimulatedDisk, SimulatedFile};
 
 /// How a file is opened. Every file may be read.

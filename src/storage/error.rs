@@ -81,6 +81,15 @@ pub enum StorageError {
         /// The file that should be there.
         path: PathBuf,
     },
+    /// A blob's file is longer or shorter than the record that names it says.
+    WrongLength {
+        /// The file.
+        path: PathBuf,
+        /// Its length, in bytes.
+        found: u64,
+        /// What its record says.
+        expected: u64,
+    },
     /// The journal starts after the position that recovery needs.
     MissingRecords {
         /// The journal's directory.
@@ -278,6 +287,16 @@ impl fmt::Display for StorageError {
                 f,
                 "{} is missing: restore it from a copy, or start with --repair to keep what the \
                  other files hold",
+                path.display()
+            ),
+            Self::WrongLength {
+                path,
+                found,
+                expected,
+            } => write!(
+                f,
+                "{} has {found} bytes where {expected} were written: restore it from a copy, or \
+                 start with --repair to drop what it holds",
                 path.display()
             ),
             Self::MissingRecords {

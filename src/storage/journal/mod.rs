@@ -67,7 +67,7 @@ use super::manifest::Manifest;
 use crate::base::limits::{DISK_ALIGN, JOURNAL_SLACK_BYTES, Limits};
 
 pub use self::reader::Cut;
-pub use self::recovery::{RecoveryReport, read_journal};
+pub use self::recovery::{FileReport, RecoveryReport, read_journal};
 pub use self::repair::{LostBatches, RepairReport, repair};
 pub use self::tail::Tail;
 pub use crate::base::limits::Durability;

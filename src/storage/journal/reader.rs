@@ -16,6 +16,7 @@
 //! Reading changes nothing on disk, however often it is done.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -71,6 +72,14 @@ pub(super) struct BatchPlace {
 pub(super) struct Span {
     pub(super) first_number: u64,
     pub(super) first_record: u64,
+}
+
+impl Span {
+    /// Where a journal's first file begins.
+    pub(super) const FIRST: Self = Self {
+        first_number: 1,
+        first_record: 0,
+    };
 }
 
 impl LogEnd {
@@ -275,4 +284,23 @@ pub struct Cut {
     pub offset: u64,
     /// What lay behind.
     pub tail: Tail,
+}
+
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (path, offset) = (self.path.display(), self.offset);
+        match self.tail {
+            Tail::Clean => write!(f, "{path} ends at byte {offset}"),
+            Tail::Torn(batch) => write!(
+                f,
+                "{path} was cut at byte {offset}: batch {batch} there was not written whole, and \
+                 nothing says that it was acknowledged"
+            ),
+            Tail::Stale => write!(
+                f,
+                "{path} was cut at byte {offset}: what lies behind is of no batch of this log, \
+                 torn or from before an earlier cut"
+            ),
+        }
+    }
 }

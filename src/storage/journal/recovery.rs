@@ -59,6 +59,25 @@ pub struct RecoveryReport {
     pub trimmed: Vec<(PathBuf, u64)>,
     /// Unknown names in the directory, left alone.
     pub unknown: Vec<PathBuf>,
+    /// The journal's files, oldest first, those made ahead included.
+    pub journal_files: Vec<FileReport>,
+    /// Random number and shard that its files say they belong to; `None` without a file.
+    pub identity: Option<(u64, u32)>,
+    /// Epoch of the last batch.
+    pub epoch: u64,
+}
+
+/// One file of a journal, as reading found it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileReport {
+    /// The file.
+    pub path: PathBuf,
+    /// Its length, in bytes.
+    pub bytes: u64,
+    /// Batches that begin in it, those that a repair found lost included.
+    pub batches: u64,
+    /// Records in them.
+    pub records: u64,
 }
 
 /// Reads the journal in `dir` and changes nothing: hands every record at or after `replay_from`
@@ -78,8 +97,9 @@ pub async fn read_journal<D: Disk>(
         unknown: listing.unknown,
         ..RecoveryReport::default()
     };
-    if let Some(end) = &end {
-        report.add(&files, end);
+    match &end {
+        Some(end) => report.add(&files, end),
+        None => report.list_files(&files, &[], Span::FIRST),
     }
     Ok(report)
 }
@@ -117,6 +137,7 @@ impl RecoveryReport {
         self.lost_records = end.lost_records;
         self.bytes = end.bytes;
         self.next_position = Position(end.next_record);
+        self.epoch = end.epoch;
         if end.tail != Tail::Clean {
             let path = files[end.file].path.clone();
             self.cut = Some(Cut {
@@ -125,6 +146,49 @@ impl RecoveryReport {
                 tail: end.tail,
             });
         }
+        let next = Span {
+            first_number: end.next_number,
+            first_record: end.next_record,
+        };
+        self.list_files(files, &end.spans, next);
+    }
+
+    /// Lists the files, of which the first begin where `spans` says and the log ends at `next`.
+    fn list_files<D: Disk>(&mut self, files: &[Rc<JournalFile<D>>], spans: &[Span], next: Span) {
+        let report = |(index, file): (usize, &Rc<JournalFile<D>>)| {
+            let from = spans.get(index).copied().unwrap_or(next);
+            let to = spans.get(index + 1).copied().unwrap_or(next);
+            FileReport {
+                path: file.path.clone(),
+                bytes: file.len,
+                batches: to.first_number.saturating_sub(from.first_number),
+                records: to.first_record.saturating_sub(from.first_record),
+            }
+        };
+        self.journal_files = files.iter().enumerate().map(report).collect();
+        let header = files.first().map(|file| file.header);
+        self.identity = header.map(|header| (header.journal_id, header.shard));
+    }
+
+    /// For those who read without opening: refuses, as [`Journal::open`] would, what belongs to
+    /// another journal, and what was written in a later epoch than `epoch`.
+    pub fn check_home(&self, home: (u64, u32), epoch: u64) -> Result<(), StorageError> {
+        let path = || match self.journal_files.last() {
+            Some(file) => file.path.clone(),
+            None => PathBuf::new(),
+        };
+        if self.identity.is_some_and(|identity| identity != home) {
+            return Err(StorageError::ForeignFile { path: path() });
+        }
+        if self.epoch > epoch {
+            return Err(StorageError::EpochAhead {
+                path: path(),
+                offset: 0,
+                found: self.epoch,
+                current: epoch,
+            });
+        }
+        Ok(())
     }
 }
 
@@ -250,17 +314,7 @@ impl<D: Disk> Journal<D> {
         let numbers = files.iter().map(|file| file.number());
         let spans: VecDeque<(u64, Span)> = match &end {
             Some(end) => numbers.zip(end.spans.iter().copied()).collect(),
-            None => numbers
-                .map(|number| {
-                    (
-                        number,
-                        Span {
-                            first_number: 1,
-                            first_record: 0,
-                        },
-                    )
-                })
-                .collect(),
+            None => numbers.map(|number| (number, Span::FIRST)).collect(),
         };
         let next_number = end.as_ref().map_or(1, |end| end.next_number);
         let queue = Queue {

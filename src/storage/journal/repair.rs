@@ -82,6 +82,12 @@ pub async fn repair<D: Disk>(
     };
     let numbers = repair.mend_files(options).await?;
     let files = open_files(disk, dir, &numbers, Access::Write).await?;
+    if let Some(first) = files.first()
+        && (first.header.journal_id, first.header.shard) != (options.journal_id, shard)
+    {
+        let path = first.path.clone();
+        return Err(StorageError::ForeignFile { path });
+    }
     while repair.mend_first_damage(&files).await? {}
     Ok(repair.report)
 }
