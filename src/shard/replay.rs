@@ -17,15 +17,16 @@ use crate::{
         incarnation::Incarnation,
         snapshot::SnapshotMeta,
         state::ForkReference,
+        stream_key::StreamKey,
     },
     shard::{
         append::charge_of,
         fork::reference_charge,
         history::History,
-        owner::Tables,
         record::{BlobRecord, MalformedRecord, Record},
         request::BatchNumber,
         stream::{Blob, StoredSnapshot, Stream},
+        tables::Tables,
     },
     storage::blob::BlobId,
 };
@@ -61,7 +62,9 @@ impl std::fmt::Display for ReplayError {
                 start,
             } => write!(
                 f,
-                "an append to stream {} starts at {start}, but the stream ends at {tail}",
+                "an append to stream {} starts at {start}, but the stream ends at {tail}: records \
+                 between them are missing; restore the journal from a copy, or start with --repair \
+                 to close that stream at {tail}",
                 incarnation.0
             ),
             Self::Duplicate { incarnation } => {
@@ -298,6 +301,28 @@ impl Tables {
         }
     }
 
+    /// Every stream in the table, in no order; a soft-deleted one is there while it has forks.
+    pub fn all_streams(&self) -> impl Iterator<Item = &Stream> {
+        self.streams.iter().map(|(_, stream)| stream)
+    }
+
+    /// Every bucket that is fenced.
+    pub fn fenced_buckets(&self) -> impl Iterator<Item = &str> {
+        self.fenced.iter().map(AsRef::as_ref)
+    }
+
+    /// The stream with this token.
+    #[must_use]
+    pub fn stream(&self, incarnation: Incarnation) -> Option<&Stream> {
+        self.streams.get(self.slot_of(incarnation)?)
+    }
+
+    /// The stream with this name.
+    #[must_use]
+    pub fn stream_named(&self, key: &StreamKey) -> Option<&Stream> {
+        self.streams.get(*self.by_key.get(key)?)
+    }
+
     /// Every blob file that a record names, with its length.
     #[must_use]
     pub fn blob_files(&self) -> Vec<(BlobId, u64)> {
@@ -311,6 +336,11 @@ impl Tables {
                 Blob::File(file) => Some((file.id, file.len)),
             })
             .collect()
+    }
+
+    /// The fenced buckets.
+    pub fn fences(&self) -> impl Iterator<Item = &Box<str>> {
+        self.fenced.iter()
     }
 
     /// Every fork in the table, with its origin.

@@ -1,0 +1,282 @@
+//! The end of a salvage, when every shard's records have been seen: what rests
+//! on files, and on streams of other shards.
+//!
+//! In this order, as each step may take away what the next looks for: broken
+//! streams are closed; forks lose what their sources no longer have, and their
+//! own forks in turn; references that forks need are written again; snapshots
+//! and parts without their bytes go.
+
+use std::collections::{HashMap, HashSet};
+
+use super::{Loss, Salvage};
+use crate::{
+    protocol::{fork::ForkOrigin, incarnation::Incarnation, stream_key::StreamKey},
+    shard::{
+        record::Record,
+        replay::ReplayError,
+        stream::{Blob, Stream},
+    },
+    storage::blob::BlobId,
+};
+
+/// Settles the salvage of all shards together. `lost_files` are the blobs that records name and
+/// whose files are not there, or not whole.
+///
+/// # Errors
+/// [`ReplayError`] when an added record cannot be applied, which would be a mistake of this module.
+pub fn settle(shards: &mut [Salvage], lost_files: &HashSet<BlobId>) -> Result<(), ReplayError> {
+    for shard in shards.iter_mut() {
+        shard.close_broken()?;
+        shard.report_headless();
+    }
+    let sources = sources(shards);
+    let mut forks = forks(shards);
+    let bare = bare_forks(&sources, &forks);
+    forks.retain(|fork| {
+        let inherits = fork.origin.start < fork.origin.offset;
+        inherits && !bare.contains(&fork.incarnation)
+    });
+    for shard in shards.iter_mut() {
+        shard.bare(&bare)?;
+    }
+    for fork in forks {
+        let source = fork.origin.incarnation;
+        if let Some(shard) = sources.get(&source).and_then(|at| shards.get_mut(at.shard)) {
+            shard.refer(fork)?;
+        }
+    }
+    for shard in shards.iter_mut() {
+        shard.drop_blobs(lost_files)?;
+    }
+    Ok(())
+}
+
+/// What a stream has for its forks.
+struct Source {
+    shard: usize,
+    kept_from: u64,
+    tail: u64,
+}
+
+struct Fork {
+    incarnation: Incarnation,
+    key: StreamKey,
+    origin: ForkOrigin,
+}
+
+fn sources(shards: &[Salvage]) -> HashMap<Incarnation, Source> {
+    let mut sources = HashMap::new();
+    for (number, shard) in shards.iter().enumerate() {
+        for stream in shard.tables.all_streams() {
+            let source = Source {
+                shard: number,
+                kept_from: stream.staged.kept_from(),
+                tail: stream.staged.tail,
+            };
+            sources.insert(stream.staged.incarnation, source);
+        }
+    }
+    sources
+}
+
+fn forks(shards: &[Salvage]) -> Vec<Fork> {
+    let streams = shards.iter().flat_map(|shard| shard.tables.all_streams());
+    streams
+        .filter_map(|stream| {
+            Some(Fork {
+                incarnation: stream.staged.incarnation,
+                key: stream.staged.key.clone(),
+                origin: stream.staged.origin()?.clone(),
+            })
+        })
+        .collect()
+}
+
+/// Forks that have lost what they inherit. One that has is a source of its own bytes only.
+fn bare_forks(sources: &HashMap<Incarnation, Source>, forks: &[Fork]) -> HashSet<Incarnation> {
+    let mut own_start = HashMap::new();
+    loop {
+        let before = own_start.len();
+        for Fork {
+            incarnation,
+            origin,
+            ..
+        } in forks
+        {
+            let whole = sources.get(&origin.incarnation).is_some_and(|source| {
+                let own = own_start.get(&origin.incarnation).copied();
+                source.kept_from.max(own.unwrap_or(0)) <= origin.start
+                    && source.tail >= origin.offset
+            });
+            if !whole && origin.start < origin.offset {
+                own_start.insert(*incarnation, origin.offset);
+            }
+        }
+        if own_start.len() == before {
+            return own_start.into_keys().collect();
+        }
+    }
+}
+
+impl Salvage {
+    fn close_broken(&mut self) -> Result<(), ReplayError> {
+        for (incarnation, broken) in std::mem::take(&mut self.broken) {
+            // Deleted since: nobody misses its bytes.
+            let Some(stream) = self.tables.stream(incarnation) else {
+                continue;
+            };
+            let (key, tail) = (stream.staged.key.clone(), stream.staged.tail);
+            self.losses.push(Loss::Bytes {
+                key,
+                tail,
+                reached: broken.reached,
+                records: broken.records,
+            });
+            if !stream.staged.closed {
+                self.add(&Record::Append {
+                    incarnation,
+                    at_ms: broken.at_ms,
+                    start: tail,
+                    close: true,
+                    producer: None,
+                    seq: None,
+                    body: &[],
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn report_headless(&mut self) {
+        for (incarnation, records) in std::mem::take(&mut self.headless) {
+            self.losses.push(Loss::Stream {
+                incarnation,
+                records,
+            });
+        }
+    }
+
+    /// Lets the forks in `bare` begin where their own bytes do.
+    fn bare(&mut self, bare: &HashSet<Incarnation>) -> Result<(), ReplayError> {
+        for incarnation in bare {
+            let (Some((position, bytes)), Some(stream)) = (
+                self.forks.get(incarnation),
+                self.tables.stream(*incarnation),
+            ) else {
+                continue;
+            };
+            let (at_ms, retained) = (stream.staged.renewed_ms, stream.staged.retained);
+            let mut create = Record::decode(bytes).map_err(ReplayError::Malformed)?;
+            let Record::Create {
+                key,
+                origin: Some(origin),
+                ..
+            } = &mut create
+            else {
+                continue;
+            };
+            self.losses.push(Loss::Inherited {
+                key: key.clone(),
+                source: origin.source.clone(),
+                start: origin.start,
+                end: origin.offset,
+            });
+            let offset = retained.max(origin.offset);
+            origin.start = origin.offset;
+            let mut bytes = Vec::new();
+            let body = create.encode(&mut bytes);
+            bytes.extend_from_slice(body);
+            self.edits.replaced.insert(*position, bytes);
+            // Earlier retentions of it may lie before that.
+            self.add(&Record::Retain {
+                incarnation: *incarnation,
+                at_ms,
+                offset,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Writes a fork's reference again if it is not there.
+    fn refer(&mut self, fork: Fork) -> Result<(), ReplayError> {
+        let source = self.tables.stream(fork.origin.incarnation);
+        let rare = source.and_then(|stream| stream.staged.rare.as_ref());
+        if rare.is_some_and(|rare| rare.forks.contains_key(&fork.incarnation)) {
+            return Ok(());
+        }
+        self.add(&Record::Refer {
+            incarnation: fork.origin.incarnation,
+            fork: fork.incarnation,
+            fork_key: fork.key,
+            start: fork.origin.start,
+        })
+    }
+
+    /// Drops snapshots and parts that are of no use any more.
+    fn drop_blobs(&mut self, lost: &HashSet<BlobId>) -> Result<(), ReplayError> {
+        let is_lost = |blob: &Blob| matches!(blob, Blob::File(file) if lost.contains(&file.id));
+        let mut snapshots = Vec::new();
+        let mut parts = Vec::new();
+        for stream in self.tables.all_streams() {
+            let incarnation = stream.staged.incarnation;
+            if let Some(snapshot) = stream.snapshot() {
+                let early = snapshot.meta.offset < stream.staged.retained;
+                if early || snapshot.body.iter().any(is_lost) {
+                    snapshots.push((incarnation, snapshot.meta.offset));
+                }
+            }
+            let staged = stream.blobs.iter().flat_map(|blobs| &blobs.parts);
+            let gone = staged.filter(|(_, blob)| is_lost(blob));
+            let ids: Vec<Box<str>> = gone.map(|(id, _)| id.clone()).collect();
+            if !ids.is_empty() {
+                let key = stream.staged.key.clone();
+                parts.push((
+                    incarnation,
+                    Loss::Parts {
+                        key,
+                        ids: ids.clone(),
+                    },
+                    ids,
+                ));
+            }
+        }
+        for (incarnation, offset) in snapshots {
+            self.drop_snapshot(incarnation, offset)?;
+        }
+        for (incarnation, loss, ids) in parts {
+            self.losses.push(loss);
+            self.add(&Record::DiscardParts { incarnation, ids })?;
+        }
+        Ok(())
+    }
+
+    /// Leaves every publication of a stream out: an older snapshot's bytes are long gone.
+    fn drop_snapshot(&mut self, incarnation: Incarnation, offset: u64) -> Result<(), ReplayError> {
+        let mut used = Vec::new();
+        for (position, ids) in self.published.remove(&incarnation).unwrap_or_default() {
+            self.edits.left_out.insert(position);
+            used.extend(ids);
+        }
+        let slot = self.tables.slot_of(incarnation);
+        if let Some(stream) = slot.and_then(|slot| self.tables.streams.get_mut(slot)) {
+            forget_snapshot(stream);
+            let key = stream.staged.key.clone();
+            self.losses.push(Loss::Snapshot { key, offset });
+        }
+        // Without the commits that used them they would be staged still.
+        if !used.is_empty() {
+            self.add(&Record::DiscardParts {
+                incarnation,
+                ids: used,
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn forget_snapshot(stream: &mut Stream) {
+    stream.staged.rare_mut().snapshot = None;
+    if let Some(blobs) = &mut stream.blobs {
+        blobs.snapshot = None;
+    }
+}
