@@ -22,15 +22,7 @@ const SLICE_STREAMS: usize = 256;
 impl Shard {
     /// Fences a bucket for good.
     pub(super) fn fence(&self, bucket: &str) -> Staged<()> {
-        if self.tables.borrow().fenced.contains(bucket) {
-            // Its record is durable, or in a batch before whatever is staged next.
-            return match self.stage(&Record::Fence {
-                bucket: bucket.into(),
-            }) {
-                Ok(batch) => Staged::after(batch, Ok(())),
-                Err(refusal) => Staged::now(Err(refusal)),
-            };
-        }
+        // Also when it is there already: the answer then waits for a record that certainly stands.
         match self.stage(&Record::Fence {
             bucket: bucket.into(),
         }) {
@@ -40,6 +32,13 @@ impl Shard {
             }
             Err(refusal) => Staged::now(Err(refusal)),
         }
+    }
+
+    /// Takes over a fence that a purge had set on another shard before a crash: in force at once,
+    /// and journaled so that it stays. Without room for the record the next start does it again.
+    pub fn adopt_fence(&self, bucket: &str) {
+        let _ = self.fence(bucket).outcome;
+        self.tables.borrow_mut().fenced.insert(bucket.into());
     }
 
     /// Deletes some of a fenced bucket's streams. Those that forks in other buckets inherit from

@@ -378,3 +378,39 @@ fn a_purge_survives_a_kill() {
         .send()
         .expect_error(404, ErrorCode::BucketErased);
 }
+
+/// Issue 3, design "Operations across shards": a kill in the middle of a purge leaves the bucket
+/// fenced on every shard or on none, and a purge that had begun is finished by the next start.
+#[test]
+fn a_purge_interrupted_by_a_kill_is_whole_or_absent() {
+    for delay_ms in [0, 1, 2, 4, 8] {
+        let server = Options::new(4).start();
+        let doomed = bucket();
+        let names: Vec<String> = (0..200).map(|name| format!("{doomed}/s{name}")).collect();
+        for name in &names {
+            let stream = Stream::at(&server, Surface::Bucket, name);
+            stream.put().body("x").send().expect(201);
+        }
+        let request = Request::to(
+            server.admin_address(),
+            "DELETE",
+            format!("/__ursula/purge/{doomed}"),
+        );
+        let purging = std::thread::spawn(move || request.try_send());
+        std::thread::sleep(std::time::Duration::from_millis(delay_ms));
+        let server = server.kill_and_restart();
+        let answered = purging.join().expect("no panic").is_some();
+        let erased = names
+            .iter()
+            .filter(|name| {
+                let put = Stream::at(&server, Surface::Bucket, name).put();
+                put.header("Content-Type", OCTETS).send().status == 404
+            })
+            .count();
+        assert!(
+            erased == names.len() || (erased == 0 && !answered),
+            "{erased} of {} streams are fenced after {delay_ms} ms, answered: {answered}",
+            names.len()
+        );
+    }
+}

@@ -9,10 +9,11 @@
 use std::{
     fs::{self, File, OpenOptions},
     io,
-    net::{SocketAddr, TcpListener},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream},
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::{self, Path, PathBuf},
     process, thread,
+    time::Duration,
 };
 
 use io_uring::{IoUring, Probe, opcode};
@@ -21,6 +22,7 @@ use rustix::{
     process::{Resource, Rlimit, getrlimit, setrlimit},
     thread::CapabilitySet,
 };
+use socket2::{Domain, Socket, Type};
 
 use crate::{base::limits::DISK_ALIGN, server::config::Config};
 
@@ -120,7 +122,7 @@ impl Machine {
                 .filter_map(|(setting, address)| {
                     // Without the port sharing that the server itself uses: a port that another
                     // server shares is refused here.
-                    let error = TcpListener::bind(address).err()?;
+                    let error = unbindable(address)?;
                     Some((setting, address, error))
                 })
                 .collect(),
@@ -315,6 +317,33 @@ fn file_system(place: &Path) -> String {
     String::from(name)
 }
 
+/// How long a listener on this machine may take to accept.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Why `address` cannot be listened on. The server's sockets share a port with each other, so
+/// another server there would go unnoticed: whether anybody listens is asked by connecting. What
+/// is left of closed connections (TIME_WAIT) is no obstacle.
+fn unbindable(address: SocketAddr) -> Option<io::Error> {
+    if address.port() != 0 {
+        let mut peer = address;
+        if peer.ip().is_unspecified() {
+            peer.set_ip(match peer.ip() {
+                IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+                IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+            });
+        }
+        if TcpStream::connect_timeout(&peer, CONNECT_TIMEOUT).is_ok() {
+            return Some(io::ErrorKind::AddrInUse.into());
+        }
+    }
+    let bound = || {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+        socket.set_reuse_port(true)?;
+        socket.bind(&address.into())
+    };
+    bound().err()
+}
+
 /// The cores of this process's affinity mask.
 pub fn cores() -> Vec<usize> {
     match rustix::thread::sched_getaffinity(None) {
@@ -398,7 +427,7 @@ mod tests {
 
     #[test]
     fn a_port_in_use_is_noticed_and_a_file_is_no_directory() {
-        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let config = Config {
             listen: taken.local_addr().unwrap(),
             admin_listen: "127.0.0.1:0".parse().unwrap(),
