@@ -36,6 +36,15 @@ pub enum Action {
         /// As JSON instead of text.
         json: bool,
     },
+    /// Say what a data directory holds, and whether it verifies.
+    Inspect {
+        /// The data directory.
+        dir: PathBuf,
+        /// As JSON instead of text.
+        json: bool,
+        /// Streams to list at most.
+        streams: Option<usize>,
+    },
 }
 
 /// Reads the process's arguments and environment. Exits by itself, as clap does, after help, the
@@ -73,6 +82,8 @@ enum Command {
     Serve(ServeArgs),
     /// Say what this machine lacks to serve, and how to give it
     Doctor(DoctorArgs),
+    /// Say what a data directory holds and whether all of it verifies; changes nothing
+    Inspect(InspectArgs),
 }
 
 #[derive(Debug, Args)]
@@ -94,6 +105,18 @@ struct DoctorArgs {
     /// Print the findings as a JSON array
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Debug, Args)]
+struct InspectArgs {
+    /// The data directory; status 1 when anything in it does not verify
+    dir: PathBuf,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+    /// List at most this many streams [default: 20, in JSON all]
+    #[arg(long, value_name = "N")]
+    streams: Option<usize>,
 }
 
 /// The flags of every setting, and the file: for each subcommand that needs a configuration.
@@ -129,6 +152,9 @@ impl Cli {
             Command::Doctor(DoctorArgs { config, json }) => {
                 let config = Box::new(config.resolve(environment)?.config);
                 Ok(Action::Doctor { config, json })
+            }
+            Command::Inspect(InspectArgs { dir, json, streams }) => {
+                Ok(Action::Inspect { dir, json, streams })
             }
         }
     }
@@ -278,6 +304,18 @@ mod tests {
             panic!("no doctor");
         };
         assert_eq!((config.data_dir, json), (PathBuf::from("/d"), true));
+    }
+
+    #[test]
+    fn inspect_wants_a_directory() {
+        let inspect = Action::Inspect {
+            dir: PathBuf::from("/d"),
+            json: true,
+            streams: Some(3),
+        };
+        let typed = ["inspect", "/d", "--json", "--streams", "3"];
+        assert_eq!(run(&typed).ok(), Some(inspect));
+        assert!(run(&["inspect"]).is_err());
     }
 
     #[test]

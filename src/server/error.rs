@@ -1,6 +1,6 @@
 //! Why the server could not start.
 
-use std::{fmt, io, net::SocketAddr};
+use std::{fmt, io, net::SocketAddr, path::PathBuf};
 
 use crate::storage::StorageError;
 
@@ -25,6 +25,16 @@ pub enum StartError {
     },
     /// Signal handlers.
     Signals(io::Error),
+    /// A repair found no batch that verifies, in no journal.
+    NothingLeft {
+        /// The data directory.
+        data_dir: PathBuf,
+    },
+    /// A repair could not make sense of what is left.
+    Repair {
+        /// Why.
+        reason: String,
+    },
 }
 
 impl From<StorageError> for StartError {
@@ -46,6 +56,17 @@ impl fmt::Display for StartError {
                 f,
                 "cannot start the executor of shard {shard}: {reason}; `thalweg doctor` says what \
                  this machine lacks"
+            ),
+            Self::NothingLeft { data_dir } => write!(
+                f,
+                "nothing in the journals of {} verifies, so there is nothing to repair: restore it \
+                 from a copy, or choose an empty data directory",
+                data_dir.display()
+            ),
+            Self::Repair { reason } => write!(
+                f,
+                "the repair failed: {reason}; nothing was switched: keep the directory and report \
+                 this"
             ),
             Self::Signals(source) => write!(f, "cannot handle signals: {source}"),
         }

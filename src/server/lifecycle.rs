@@ -1,7 +1,7 @@
 //! Start order, signals, stop order.
 //!
-//! Start: check the machine, lock the data directory, bring the layout to the
-//! number of shards asked for, begin a new epoch, start a pinned executor per
+//! Start: check the machine, lock the data directory, mend it if that is asked
+//! for, bring the layout to the number of shards asked for, begin a new epoch, start a pinned executor per
 //! shard, recover, listen, say so. Stop, on SIGTERM or SIGINT: stop accepting,
 //! finish what is in flight, end live reads with a last event, make everything
 //! staged durable, exit 0. A second signal ends the process at once.
@@ -29,14 +29,14 @@ use crate::{
         doctor,
         error::StartError,
         metrics::ShardMetrics,
-        reshard,
+        repair, reshard,
         worker::{self, Process, Recovered, Start},
     },
     shard::mailbox::Post,
     storage::{
         blob::{self, Graveyard},
         data_dir::{DataDir, Layout},
-        journal::{self, Options},
+        journal::{self, Options, RecoveryReport},
     },
 };
 
@@ -81,6 +81,9 @@ fn run(config: Config) -> Result<(), StartError> {
     let stop = stop_on_signals().map_err(StartError::Signals)?;
     let shards = u32::try_from(config.shards).unwrap_or(u32::MAX);
     let mut data_dir = DataDir::open(&config.data_dir, shards)?;
+    if config.repair {
+        repair::repair(&mut data_dir, &config)?;
+    }
     if data_dir.layout().shards != shards {
         reshard::reshard(&mut data_dir, &config, shards)?;
     }
@@ -216,9 +219,7 @@ fn announce(process: &Process, recovered: &Mutex<Vec<Recovered>>, took: Duration
         for shard in recovered.iter() {
             streams += shard.streams;
             records += shard.report.records;
-            if let Some(cut) = &shard.report.cut {
-                tracing::info!("the journal ended in {cut:?}; everything before it was recovered");
-            }
+            log_recovery(&shard.report);
         }
     }
     if config.durability == Durability::Os {
@@ -236,6 +237,24 @@ fn announce(process: &Process, recovered: &Mutex<Vec<Recovered>>, took: Duration
         config.shards,
         config.durability.as_str(),
     );
+}
+
+/// Says what recovery found beside whole batches.
+fn log_recovery(report: &RecoveryReport) {
+    if let Some(cut) = &report.cut {
+        tracing::info!("{cut}; everything before was recovered");
+    }
+    for (path, bytes) in &report.trimmed {
+        let path = path.display();
+        tracing::warn!("{path} was {bytes} bytes longer than it was made: they were cut off");
+    }
+    for path in &report.unknown {
+        tracing::warn!(path = %path.display(), "not ours: left alone");
+    }
+    if report.lost_records > 0 {
+        let records = report.lost_records;
+        tracing::warn!("{records} records were lost, as an earlier --repair reported");
+    }
 }
 
 /// A flag that SIGTERM and SIGINT raise; a second signal ends the process at once.

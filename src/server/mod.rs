@@ -15,9 +15,11 @@ pub mod core;
 pub mod doctor;
 pub mod error;
 pub mod exchange;
+pub mod inspect;
 pub mod lifecycle;
 pub mod live;
 pub mod metrics;
+pub mod repair;
 pub mod reshard;
 pub mod seat;
 pub mod socket;
@@ -40,6 +42,12 @@ pub fn main() -> ExitCode {
         Ok(cli::Action::Doctor { config, json }) => {
             let mut out = std::io::stdout().lock();
             let code = doctor::run(&config, json, &mut out);
+            let _ = out.flush();
+            code.unwrap_or(ExitCode::FAILURE)
+        }
+        Ok(cli::Action::Inspect { dir, json, streams }) => {
+            let mut out = std::io::stdout().lock();
+            let code = inspect::run(&dir, json, streams, &mut out);
             let _ = out.flush();
             code.unwrap_or(ExitCode::FAILURE)
         }

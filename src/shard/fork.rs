@@ -154,8 +154,12 @@ impl Shard {
     }
 
     /// The bytes that a fork inherits, for a fork that is being put together at start; `None`
-    /// while the source lacks some itself.
+    /// while the source lacks some itself. Who inherits nothing needs no source: after a repair it
+    /// may be gone.
     pub(super) fn inherit(&self, source: Incarnation, start: u64, end: u64) -> Option<Vec<Bytes>> {
+        if start >= end {
+            return Some(Vec::new());
+        }
         let tables = self.tables.borrow();
         let stream = tables.streams.get(tables.slot_of(source)?)?;
         let whole = stream.history.start() <= start && stream.history.end() >= end;

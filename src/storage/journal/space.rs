@@ -29,6 +29,9 @@ impl<D: Disk> Inner<D> {
             let outcome = self.make_ahead().await;
             let below = match &outcome {
                 Ok(free) => *free < self.options.reserve_bytes,
+                Err(StorageError::DiskFull { free, .. }) if *free < self.options.reserve_bytes => {
+                    true
+                }
                 Err(_) => self.queue.borrow().ready.is_empty(),
             };
             self.set_pressure(below, outcome.err());
