@@ -4,8 +4,10 @@
 //! protocol layer cannot cancel itself out here. [`server`] runs processes,
 //! [`http`] is a small HTTP/1.1 client that keeps what arrived byte for byte,
 //! [`sse`] reads events as a browser's `EventSource` would, and [`stream`]
-//! names streams no other test uses.
+//! names streams no other test uses. [`disk`] finds and damages what a server
+//! has written.
 
+pub mod disk;
 pub mod http;
 pub mod multipart;
 pub mod server;

@@ -24,6 +24,8 @@ const LIFECYCLE_PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug)]
 pub struct Options {
     flags: Vec<(String, String)>,
+    switches: Vec<String>,
+    files_max: Option<u64>,
     data: Arc<DataDir>,
 }
 
@@ -36,6 +38,8 @@ impl Options {
                 ("admin-listen".to_owned(), "127.0.0.1:0".to_owned()),
                 ("shards".to_owned(), shards.to_string()),
             ],
+            switches: Vec::new(),
+            files_max: None,
             data: Arc::new(DataDir::create()),
         }
     }
@@ -44,6 +48,31 @@ impl Options {
     pub fn flag(mut self, name: &str, value: impl ToString) -> Self {
         self.flags.retain(|(existing, _)| existing != name);
         self.flags.push((name.to_owned(), value.to_string()));
+        self
+    }
+
+    /// Limits the open files of the process, as `ulimit -n` does.
+    pub fn files_max(mut self, files_max: u64) -> Self {
+        self.files_max = Some(files_max);
+        self
+    }
+
+    /// The same on a data directory that exists, which is removed as its own would be.
+    pub fn in_directory(mut self, path: &Path) -> Self {
+        let path = path.to_owned();
+        self.data = Arc::new(DataDir { path });
+        self
+    }
+
+    /// Gives `--name`, which takes no value.
+    pub fn switch(mut self, name: &str) -> Self {
+        self.switches.push(name.to_owned());
+        self
+    }
+
+    /// Takes every [`switch`](Self::switch) away.
+    pub fn without_switches(mut self) -> Self {
+        self.switches.clear();
         self
     }
 
@@ -86,7 +115,16 @@ impl Options {
     /// Starts the process without waiting for it to listen, for tests that
     /// kill it while it starts.
     pub fn spawn(&self) -> Process {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_thalweg"));
+        let binary = env!("CARGO_BIN_EXE_thalweg");
+        let mut command = match self.files_max {
+            None => Command::new(binary),
+            Some(files_max) => {
+                let mut shell = Command::new("sh");
+                let script = format!("ulimit -n {files_max}; exec \"$0\" \"$@\"");
+                shell.arg("-c").arg(script).arg(binary);
+                shell
+            }
+        };
         command.arg("serve").arg("--data-dir").arg(&self.data.path);
         // Its settings are those of the test, whatever the environment says.
         for (name, _) in std::env::vars_os() {
@@ -96,6 +134,9 @@ impl Options {
         }
         for (name, value) in &self.flags {
             command.arg(format!("--{name}")).arg(value);
+        }
+        for name in &self.switches {
+            command.arg(format!("--{name}"));
         }
         Process::spawn(command)
     }
