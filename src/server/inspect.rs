@@ -10,8 +10,9 @@
 //!   body, every fork by its source. What does not verify is a *problem*, and
 //!   the status is 1 then.
 //! - It does not take a moving picture for damage: when a server has the lock,
-//!   problems count only if they are found three times, and the report says
-//!   who has it.
+//!   only those problems count that are found every time of several, as a batch
+//!   half written or a body just superseded is not; and the report says who has
+//!   it.
 //!
 //! Behind a problem in a journal that journal is not read on, as a start would
 //! not: its streams are shown as they were there.
@@ -35,8 +36,8 @@ mod text;
 
 use report::Report;
 
-/// Problems found under a running server count when they were found this often.
-const ATTEMPTS: u32 = 3;
+/// Problems found under a running server count when they were found this often in a row.
+const ATTEMPTS: u32 = 5;
 const ATTEMPT_INTERVAL: Duration = Duration::from_millis(200);
 /// Streams listed in text, unless asked otherwise; in JSON all are.
 const TEXT_STREAMS: usize = 20;
@@ -70,12 +71,18 @@ pub fn run(
 
 fn inspect(dir: &Path) -> Report {
     let mut report = block_on(gather::gather(dir));
+    let mut lasting = report.problems.clone();
     for _ in 1..ATTEMPTS {
         if report.verified || report.in_use_by.is_none() {
-            break;
+            return report;
         }
         thread::sleep(ATTEMPT_INTERVAL);
         report = block_on(gather::gather(dir));
+        lasting.retain(|problem| report.problems.contains(problem));
+    }
+    if report.in_use_by.is_some() {
+        report.verified = lasting.is_empty();
+        report.problems = lasting;
     }
     report
 }

@@ -71,8 +71,16 @@ pub struct Salvage {
     deleted: HashSet<Incarnation>,
     /// The creation of each fork, and where it is.
     forks: HashMap<Incarnation, (Position, Vec<u8>)>,
-    /// Where each stream's snapshots were published, and from which parts.
-    published: HashMap<Incarnation, Vec<(Position, Vec<Box<str>>)>>,
+    /// Where each stream's snapshots were published.
+    published: HashMap<Incarnation, Vec<Published>>,
+}
+
+/// A publication of a snapshot.
+#[derive(Debug)]
+struct Published {
+    position: Position,
+    /// The staged parts it used.
+    parts: Vec<Box<str>>,
 }
 
 /// What followed a gap in one stream.
@@ -205,11 +213,9 @@ impl Salvage {
         Ok(true)
     }
 
-    fn note_published(&mut self, stream: Incarnation, position: Position, ids: Vec<Box<str>>) {
-        self.published
-            .entry(stream)
-            .or_default()
-            .push((position, ids));
+    fn note_published(&mut self, stream: Incarnation, position: Position, parts: Vec<Box<str>>) {
+        let published = Published { position, parts };
+        self.published.entry(stream).or_default().push(published);
     }
 
     /// A stream of this name comes to be: an earlier one had been deleted.

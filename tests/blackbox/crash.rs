@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use ursula_headers::ErrorCode;
 
+use crate::common::disk::inspect;
 use crate::common::http::{Connection, Request};
 use crate::common::server::{Options, Server};
 use crate::common::stream::{OCTETS, TEXT, unique};
@@ -58,6 +59,9 @@ fn run(shards: usize) {
         server = generation.load_until_killed(server, load, &mut random);
         generation.check(&server);
     }
+    let options = server.kill();
+    let (verified, report) = inspect(options.data_dir());
+    assert!(verified, "what the last kill left: {report:#}");
     let writes = generation.acknowledged();
     println!("{writes} acknowledged writes in the last generation of streams");
     assert!(writes > 0, "no write was acknowledged: nothing was tested");

@@ -141,6 +141,10 @@ fn it_says_who_uses_the_directory() {
         .map(|_| ())
         .expect_err("it is in use");
     assert!(log.contains("in use by"), "{log}");
+    // Damage that lasts is no moving picture.
+    Batch::with(server.options().data_dir(), "0123456789").damage();
+    let (verified, text) = run_inspect(server.options().data_dir(), &[]);
+    assert!(!verified && text.contains("is damaged"), "{text}");
 }
 
 #[test]

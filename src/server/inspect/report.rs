@@ -39,7 +39,7 @@ pub struct Report {
 }
 
 /// Something that does not verify.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// Where: a shard, a stream, a file.
     pub place: String,

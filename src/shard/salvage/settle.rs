@@ -253,9 +253,9 @@ impl Salvage {
     /// Leaves every publication of a stream out: an older snapshot's bytes are long gone.
     fn drop_snapshot(&mut self, incarnation: Incarnation, offset: u64) -> Result<(), ReplayError> {
         let mut used = Vec::new();
-        for (position, ids) in self.published.remove(&incarnation).unwrap_or_default() {
-            self.edits.left_out.insert(position);
-            used.extend(ids);
+        for published in self.published.remove(&incarnation).unwrap_or_default() {
+            self.edits.left_out.insert(published.position);
+            used.extend(published.parts);
         }
         let slot = self.tables.slot_of(incarnation);
         if let Some(stream) = slot.and_then(|slot| self.tables.streams.get_mut(slot)) {

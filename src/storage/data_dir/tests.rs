@@ -191,3 +191,29 @@ fn leftovers_of_a_crash_are_cleared() {
     assert_eq!(names(opened.path()), ["LOCK", "layout-1", "manifest"]);
     assert!(opened.unknown().is_empty());
 }
+
+#[test]
+fn a_look_changes_nothing_and_knows_the_holder() {
+    let scratch = Scratch::new();
+    let path = scratch.data();
+    assert!(matches!(
+        look(&path),
+        Err(StorageError::MissingManifest { .. })
+    ));
+    assert_eq!(holder(&path).ok(), Some(None));
+
+    let held = DataDir::open(&path, 2).expect("a new directory");
+    fs::write(path.join("stranger"), "").expect("a file");
+    fs::create_dir(path.join("layout-7")).expect("a directory");
+    let pid = Some(std::process::id());
+    assert_eq!(holder(&path).ok(), Some(Some(Holder { pid })));
+    let before = names(&path);
+    let seen = look(&path).expect("it is one");
+    assert_eq!(seen.layout, held.layout());
+    assert_eq!(seen.other_layouts, [path.join("layout-7")]);
+    assert_eq!(seen.unknown, [path.join("stranger")]);
+    assert_eq!((names(&path), seen.manifest.boot_epoch), (before, 1));
+    drop(held);
+    assert_eq!(holder(&path).ok(), Some(None));
+    DataDir::open(&path, 2).expect("whoever only looked holds no lock");
+}
