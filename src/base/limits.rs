@@ -55,6 +55,19 @@ pub const CURSOR_INTERVAL_S: u64 = 20;
 pub const CURSOR_EPOCH_S: u64 = 1_728_432_000;
 /// Most header fields a request may carry.
 pub const HEADERS_MAX: usize = 64;
+/// Memory for what clients have yet to take (copies of answers, events), in bytes, over all shards
+/// (ours): who does not read while it is full is dropped, and resumes by offset.
+pub const UNSENT_BYTES_MAX: u64 = 256 * MIB as u64;
+/// Most stored bytes in one SSE event, in bytes, unless a single message is larger (ours): a reader
+/// that stops reading keeps no more than one event.
+pub const EVENT_BYTES_MAX: u64 = 64 * KIB as u64;
+/// An answer or event up to this size is never refused for want of [`UNSENT_BYTES_MAX`], in bytes:
+/// readers of small events do not suffer from those who stopped reading large ones.
+pub const UNSENT_SMALL_BYTES: u64 = 4 * KIB as u64;
+/// Requests of one connection served before other tasks get their turn.
+pub const REQUESTS_PER_TURN: u32 = 16;
+/// Connections that may be open on the admin plane.
+pub const ADMIN_CONNECTIONS_MAX: usize = 64;
 /// Pieces in which bodies are streamed to a socket, in bytes.
 pub const PIECE_BYTES: usize = 256 * KIB;
 /// Snapshot bodies and parts from this size on are files of their own, in bytes; smaller ones are in
@@ -124,7 +137,8 @@ pub struct Limits {
     pub producers_per_stream_max: usize,
     /// Memory for stream bytes that are not on disk alone, in bytes, over all shards.
     pub memory_bytes_max: u64,
-    /// Memory for request bodies in flight, in bytes, over all shards.
+    /// Memory for requests that are waited for (bodies in flight, large heads), in bytes, over all
+    /// shards. What is there at once needs none of it.
     pub body_memory_bytes_max: u64,
     /// Open connections, over all shards.
     pub connections_max: usize,
@@ -188,7 +202,7 @@ impl Default for Limits {
             sse_heartbeat: Duration::from_secs(15),
             shutdown_timeout: Duration::from_secs(10),
             disk_reserve_bytes: 256 * MIB as u64,
-            journal_file_bytes: 64 * MIB as u64,
+            journal_file_bytes: 32 * MIB as u64,
         }
     }
 }
@@ -196,6 +210,8 @@ impl Default for Limits {
 const _: () = assert!(PIECE_BYTES <= DISK_IO_BYTES_MAX);
 const _: () = assert!(DISK_IO_BYTES_MAX.is_multiple_of(DISK_ALIGN));
 const _: () = assert!(COMMIT_PARTS_MAX <= STAGED_PARTS_MAX);
+const _: () = assert!(EVENT_BYTES_MAX <= RESPONSE_BYTES_MAX);
+const _: () = assert!(UNSENT_SMALL_BYTES <= EVENT_BYTES_MAX);
 const _: () = assert!(STREAM_ID_BYTES_MAX <= KEY_BYTES_MAX);
 const _: () = assert!(LONG_POLL_BUCKET_MS <= LONG_POLL_MS_MAX);
 const _: () = assert!(3 * STREAM_ID_BYTES_MAX < HEAD_BYTES_MIN);

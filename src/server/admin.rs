@@ -9,6 +9,7 @@ use std::{net::SocketAddr, rc::Rc, sync::Arc, sync::atomic::Ordering};
 use glommio::net::TcpListener;
 
 use crate::{
+    base::limits::ADMIN_CONNECTIONS_MAX,
     http::{
         connection::{Connection, ConnectionLimits, DrainEvent, HeadEvent, Next},
         encode::ResponseHead,
@@ -24,20 +25,17 @@ use crate::{
         core::Core,
         metrics,
         socket::{Socket, SocketError},
-        worker::Process,
+        worker::{ACCEPT_PAUSE, Process},
     },
     shard::request::{Reply, Request},
 };
-
-/// Connections that may be open on the admin plane.
-const CONNECTIONS_MAX: usize = 64;
 
 /// Serves the admin plane until the process is to stop.
 pub async fn serve(process: Arc<Process>, core: Rc<Core>, listener: TcpListener) {
     let seats = Rc::new(crate::server::seat::Seats::default());
     while !process.stop.load(Ordering::Acquire) {
         match listener.accept().await {
-            Ok(stream) if seats.len() < CONNECTIONS_MAX => {
+            Ok(stream) if seats.len() < ADMIN_CONNECTIONS_MAX => {
                 let socket = Socket::new(stream, core.seats.take());
                 let place = seats.take();
                 let (process, core) = (process.clone(), core.clone());
@@ -50,7 +48,7 @@ pub async fn serve(process: Arc<Process>, core: Rc<Core>, listener: TcpListener)
             }
             Ok(_) => {}
             Err(_) => {
-                glommio::timer::Timer::new(std::time::Duration::from_millis(50)).await;
+                glommio::timer::Timer::new(ACCEPT_PAUSE).await;
             }
         }
     }
@@ -64,10 +62,11 @@ async fn converse(
     let limits = &core.limits;
     let mut connection = Connection::new(ConnectionLimits::from(limits));
     let mut out = Vec::new();
+    // One deadline for a whole head, the wait before it included.
+    socket.seat.set_timeout(limits.idle_timeout);
     loop {
         match connection.next_head() {
             HeadEvent::NeedInput => {
-                socket.seat.set_timeout(limits.idle_timeout);
                 let count = socket.read(connection.space()).await?;
                 connection.received(count);
                 continue;
@@ -92,7 +91,7 @@ async fn converse(
         socket.write_all(&out, limits.write_timeout).await?;
         out.clear();
         match next {
-            Next::Head => {}
+            Next::Head => socket.seat.set_timeout(limits.idle_timeout),
             Next::Close => return Ok(()),
             Next::Drain => {
                 socket.end_writing().await;

@@ -9,12 +9,13 @@
 
 use std::{
     collections::VecDeque, future::poll_fn, panic::AssertUnwindSafe, rc::Rc, sync::Arc, task::Poll,
+    time::Duration,
 };
 
 use futures_lite::FutureExt as _;
 
 use crate::{
-    base::limits::KIB,
+    base::limits::{KIB, PIECE_BYTES, REQUESTS_PER_TURN, UNSENT_SMALL_BYTES},
     http::{
         answer::{self, Body, Envelope, Piece},
         append,
@@ -30,6 +31,7 @@ use crate::{
     },
     protocol::{error::Refusal, read::Live},
     server::{
+        budget::Charge,
         core::{Core, Pending},
         exchange::{FilePieces, perform, yield_if_needed},
         live,
@@ -40,9 +42,9 @@ use crate::{
 };
 
 /// Output is written out when this much has gathered, in bytes.
-const OUTPUT_BYTES: usize = 64 * KIB;
-/// An idle connection keeps no output buffer larger than this, in bytes.
-const IDLE_OUTPUT_BYTES: usize = 0;
+const OUTPUT_BYTES: usize = 32 * KIB;
+/// Input that a connection may hold while a head is incomplete, uncharged, in bytes.
+const HEAD_BYTES_UNCHARGED: usize = 4 * KIB;
 
 /// Serves a connection until it ends.
 pub async fn serve(core: Rc<Core>, socket: Socket) {
@@ -51,13 +53,20 @@ pub async fn serve(core: Rc<Core>, socket: Socket) {
         socket,
         out: Vec::new(),
         pending: VecDeque::new(),
+        head_charge: None,
+        served: 0,
         core: core.clone(),
     };
     let served = AssertUnwindSafe(client.run()).catch_unwind().await;
     match served {
-        Ok(Ok(()) | Err(SocketError::Broken(_))) => {}
-        Ok(Err(SocketError::TimedOut)) => core.metrics.timeouts_total.increment(),
-        Err(_) => tracing::error!("a request panicked; its connection was closed"),
+        Ok(Ok(())) => {}
+        Ok(Err(SocketError::Broken(_))) => core.metrics.broken_total.increment(),
+        Ok(Err(SocketError::TimedOut)) => core.metrics.write_timeouts_total.increment(),
+        Ok(Err(SocketError::Shed)) => core.metrics.shed_total.increment(),
+        Err(_) => {
+            core.metrics.panics_total.increment();
+            tracing::error!("a request panicked; its connection was closed");
+        }
     }
 }
 
@@ -67,6 +76,10 @@ struct Client {
     connection: Connection,
     out: Vec<u8>,
     pending: VecDeque<(Pending, Envelope)>,
+    /// While a head is waited for: its deadline is set, and this is what it is charged.
+    head_charge: Option<Charge>,
+    /// Requests served since the last turn, or since it last waited for input.
+    served: u32,
 }
 
 /// What a request's body came to.
@@ -86,8 +99,14 @@ impl Client {
         loop {
             match self.connection.next_head() {
                 HeadEvent::Head => {
+                    self.head_charge = None;
                     if !self.request().await? {
                         return Ok(());
+                    }
+                    self.served += 1;
+                    if self.served >= REQUESTS_PER_TURN {
+                        self.served = 0;
+                        self.core.turnstile.pass().await;
                     }
                 }
                 HeadEvent::NeedInput => {
@@ -115,26 +134,12 @@ impl Client {
         let limits = &self.core.limits;
         let phase = self.connection.phase();
         if phase != Phase::Idle || self.connection.has_input() {
-            self.socket.seat.set_timeout(limits.head_timeout);
-            let read = self.socket.read(self.connection.space()).await;
-            return match read {
-                Ok(count) => {
-                    self.connection.received(count);
-                    Ok(true)
-                }
-                Err(SocketError::TimedOut) => {
-                    self.refuse_framing(&parse::Refusal::TIMEOUT);
-                    self.flush().await?;
-                    self.socket.end_writing().await;
-                    Err(SocketError::TimedOut)
-                }
-                Err(broken) => Err(broken),
-            };
+            return self.read_head().await;
         }
         self.connection.release();
-        if self.out.capacity() > IDLE_OUTPUT_BYTES {
-            self.out = Vec::new();
-        }
+        self.out = Vec::new();
+        self.head_charge = None;
+        self.served = 0;
         self.socket.seat.set_timeout(limits.idle_timeout);
         let core = self.core.clone();
         let (socket, connection) = (&mut self.socket, &mut self.connection);
@@ -156,12 +161,46 @@ impl Client {
                 }
                 Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
                 Poll::Pending => match socket.poll_over(cx) {
-                    Poll::Ready(Err(SocketError::TimedOut)) => Poll::Ready(Ok(false)),
+                    Poll::Ready(Err(SocketError::TimedOut)) => {
+                        core.metrics.idle_closes_total.increment();
+                        Poll::Ready(Ok(false))
+                    }
                     other => other,
                 },
             }
         })
         .await
+    }
+
+    /// Reads more of a head, or of what is to be skipped before it. One deadline holds for all of
+    /// it, however often the client sends a little.
+    async fn read_head(&mut self) -> Result<bool, SocketError> {
+        let core = &self.core;
+        let charge = self.head_charge.get_or_insert_with(|| {
+            self.socket.seat.set_timeout(core.limits.head_timeout);
+            core.requests.charge()
+        });
+        let space = self.connection.space().len();
+        let bytes = self.connection.memory_bytes();
+        let charged = bytes.saturating_sub(HEAD_BYTES_UNCHARGED) as u64;
+        if charge.set(charged).is_err() {
+            return Err(SocketError::Shed);
+        }
+        debug_assert!(space > 0);
+        match self.socket.read(self.connection.space()).await {
+            Ok(count) => {
+                self.connection.received(count);
+                Ok(true)
+            }
+            Err(SocketError::TimedOut) => {
+                self.core.metrics.head_timeouts_total.increment();
+                self.refuse_framing(&parse::Refusal::TIMEOUT);
+                self.flush().await?;
+                self.socket.end_writing().await;
+                Ok(false)
+            }
+            Err(broken) => Err(broken),
+        }
     }
 
     /// Runs the request whose head is in hand; false when the connection is to be closed.
@@ -226,11 +265,14 @@ impl Client {
             }
             (Ok(Operation::Read(operation)), Ok(_)) => {
                 self.settle().await;
-                return self.read(operation, envelope).await;
+                return Box::pin(self.read(operation, envelope)).await;
             }
             (Ok(operation), Ok(body)) => {
                 self.settle().await;
-                let outcome = perform(&self.core, operation, body, &envelope, &mut self.out).await;
+                // Boxed, as what follows below: a connection that asks for nothing is as small as
+                // the largest future it holds in place.
+                let performed = perform(&self.core, operation, body, &envelope, &mut self.out);
+                let outcome = Box::pin(performed).await;
                 self.answer(outcome, &envelope).await?;
             }
             (_, Err(refusal)) | (Err(refusal), _) => {
@@ -263,10 +305,13 @@ impl Client {
         // What a client sends into an event stream is not read as requests: it closes after it.
         self.connection.close_after_this();
         envelope.close = true;
-        match live::open(&self.core, &operation, &envelope, &mut self.out).await {
+        let opened = live::open(&self.core, &operation, &envelope, &mut self.out);
+        match Box::pin(opened).await {
             Ok(stream) => {
                 // Only the position is kept while it waits.
-                let _ = self.connection.finish();
+                if self.connection.finish() == Next::Close {
+                    self.connection.drain();
+                }
                 let run = stream.run(&self.core, &envelope, &mut self.socket, &mut self.out);
                 Box::pin(run).await?;
                 self.socket.end_writing().await;
@@ -290,7 +335,7 @@ impl Client {
             Ok(Continue::No) => {}
             Ok(Continue::Send) => {
                 self.settle().await;
-                if let Err(refusal) = self.look_ahead(operation).await {
+                if let Err(refusal) = Box::pin(self.look_ahead(operation)).await {
                     self.connection.reject();
                     self.connection.close_after_this();
                     return Ok(Received::Refused(refusal));
@@ -298,16 +343,12 @@ impl Client {
                 self.out.extend_from_slice(encode::CONTINUE);
             }
         }
-        let mut charge = BodyCharge {
-            core: self.core.clone(),
-            bytes: 0,
-        };
+        let mut charge = self.core.requests.charge();
         let whole_len = match self.connection.head().framing {
             parse::Framing::Length(len) => Some(len),
             _ => None,
         };
         let started_ns = self.core.clock.monotonic_ns();
-        let total_ns = self.core.limits.body_total_timeout.as_nanos();
         loop {
             match self.connection.next_body() {
                 BodyEvent::Piece(piece) => {
@@ -317,7 +358,7 @@ impl Client {
                     } else {
                         body.push(piece)
                     };
-                    if let Err(refusal) = pushed.and_then(|()| charge.set(body.memory_bytes())) {
+                    if let Err(refusal) = pushed {
                         self.connection.reject();
                         return Ok(Received::Refused(refusal));
                     }
@@ -331,18 +372,28 @@ impl Client {
                 BodyEvent::Refused(refusal) => return Ok(refused_body(refusal, limit)),
                 BodyEvent::Truncated => return Ok(Received::Gone),
                 BodyEvent::NeedInput => {
+                    // What is there at once costs nobody else anything: only what is waited for
+                    // is charged.
+                    let input = self.connection.memory_bytes() as u64;
+                    if charge
+                        .set(body.memory_bytes().saturating_add(input))
+                        .is_err()
+                    {
+                        self.connection.reject();
+                        return Ok(Received::Refused(Refusal::BodyBudget));
+                    }
                     self.settle().await;
                     self.flush().await?;
-                    self.socket.seat.set_timeout(self.core.limits.body_timeout);
-                    let read = self.socket.read(self.connection.space()).await;
+                    let limits = &self.core.limits;
                     let spent_ns = self.core.clock.monotonic_ns().saturating_sub(started_ns);
-                    match read {
-                        Ok(_) if u128::from(spent_ns) > total_ns => {
-                            return Ok(Received::Broken(parse::Refusal::TIMEOUT));
-                        }
+                    let left = limits
+                        .body_total_timeout
+                        .saturating_sub(Duration::from_nanos(spent_ns));
+                    self.socket.seat.set_timeout(limits.body_timeout.min(left));
+                    match self.socket.read(self.connection.space()).await {
                         Ok(count) => self.connection.received(count),
                         Err(SocketError::TimedOut) => {
-                            self.core.metrics.timeouts_total.increment();
+                            self.core.metrics.body_timeouts_total.increment();
                             return Ok(Received::Broken(parse::Refusal::TIMEOUT));
                         }
                         Err(broken) => return Err(broken),
@@ -420,7 +471,9 @@ impl Client {
                         self.flush().await?;
                     }
                 }
-                Piece::File(file, start, end) => self.write_file(file, start, end).await?,
+                Piece::File(file, start, end) => {
+                    Box::pin(self.write_file(file, start, end)).await?;
+                }
                 Piece::Shared(piece) => {
                     if piece.len() + self.out.len() <= OUTPUT_BYTES {
                         self.out.extend_from_slice(&piece);
@@ -449,6 +502,10 @@ impl Client {
     ) -> Result<(), SocketError> {
         let broken = |_| SocketError::Broken(std::io::ErrorKind::UnexpectedEof.into());
         self.flush().await?;
+        let mut charge = self.core.unsent.charge();
+        if charge.set(PIECE_BYTES as u64).is_err() {
+            return Err(SocketError::Shed);
+        }
         let pieces = FilePieces::open(&self.core, file, start, end).await;
         let mut pieces = pieces.map_err(broken)?;
         let mut piece = Vec::new();
@@ -483,8 +540,11 @@ impl Client {
                 self.socket.end_writing().await;
                 self.socket.seat.set_timeout(self.core.limits.drain_timeout);
                 while self.connection.drain() == DrainEvent::NeedInput {
-                    let count = self.socket.read(self.connection.space()).await?;
-                    self.connection.received(count);
+                    match self.socket.read(self.connection.space()).await {
+                        Ok(count) => self.connection.received(count),
+                        // It had its time to read the answer.
+                        Err(_) => break,
+                    }
                     yield_if_needed().await;
                 }
                 Ok(false)
@@ -493,11 +553,26 @@ impl Client {
     }
 
     async fn flush(&mut self) -> Result<(), SocketError> {
-        if !self.out.is_empty() {
+        if self.out.is_empty() {
+            return Ok(());
+        }
+        let written = self.socket.write_at_once(&self.out).await?;
+        if written < self.out.len() {
+            // Now it may be kept for long.
+            self.out.drain(..written);
+            self.out.shrink_to_fit();
+            let held = self
+                .out
+                .capacity()
+                .saturating_add(self.connection.memory_bytes()) as u64;
+            let mut charge = self.core.unsent.charge();
+            if charge.set(held).is_err() && held > UNSENT_SMALL_BYTES {
+                return Err(SocketError::Shed);
+            }
             let timeout = self.core.limits.write_timeout;
             self.socket.write_all(&self.out, timeout).await?;
-            self.out.clear();
         }
+        self.out.clear();
         Ok(())
     }
 }
@@ -507,30 +582,5 @@ fn refused_body(refusal: parse::Refusal, limit: u64) -> Received {
         Received::Refused(Refusal::RequestTooLarge { limit })
     } else {
         Received::Broken(refusal)
-    }
-}
-
-/// Memory that a body in flight is charged; given back when dropped.
-struct BodyCharge {
-    core: Rc<Core>,
-    bytes: u64,
-}
-
-impl BodyCharge {
-    fn set(&mut self, bytes: u64) -> Result<(), Refusal> {
-        let others = self.core.body_bytes.get().saturating_sub(self.bytes);
-        if bytes > self.bytes && others.saturating_add(bytes) > self.core.body_bytes_max {
-            return Err(Refusal::BodyBudget);
-        }
-        self.bytes = bytes;
-        self.core.body_bytes.set(others.saturating_add(bytes));
-        Ok(())
-    }
-}
-
-impl Drop for BodyCharge {
-    fn drop(&mut self) {
-        let left = self.core.body_bytes.get().saturating_sub(self.bytes);
-        self.core.body_bytes.set(left);
     }
 }

@@ -2,7 +2,7 @@
 //! owns its stream.
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::RefCell,
     future::Future,
     pin::Pin,
     rc::Rc,
@@ -14,7 +14,7 @@ use crate::{
     base::{limits::Limits, rng::Rng, time::Clock},
     http::{answer::Shared, head::NamedLimits},
     protocol::{error::Refusal, fork::ForkOrigin, incarnation::Incarnation, stream_key::StreamKey},
-    server::{metrics::ShardMetrics, seat::Seats},
+    server::{budget::Budget, metrics::ShardMetrics, seat::Seats, turnstile::Turnstile},
     shard::{
         live::{Hub, Reader, Watch},
         mailbox::{Desk, PendingReply},
@@ -47,14 +47,16 @@ pub struct Core {
     pub clock: Rc<dyn Clock>,
     /// Its connections.
     pub seats: Rc<Seats>,
+    /// Where those of them queue that ask for more than their share.
+    pub turnstile: Turnstile,
     /// What it counts.
     pub metrics: Arc<ShardMetrics>,
     /// Where reads go before anybody knows what they are; see [`socket`](super::socket).
     pub scratch: RefCell<Vec<u8>>,
-    /// Memory held by request bodies in flight, in bytes.
-    pub body_bytes: Cell<u64>,
-    /// Its share of the budget for that.
-    pub body_bytes_max: u64,
+    /// Memory for requests that are waited for: bodies in flight and large heads.
+    pub requests: Budget,
+    /// Memory for what clients have yet to take: copies of answers, and events.
+    pub unsent: Budget,
     /// Its share of the live reads.
     pub live_reads_max: usize,
     /// Snapshot bodies and parts in files.

@@ -40,6 +40,9 @@ use crate::{
     },
 };
 
+/// Longest time for which ready tasks keep an executor from its sockets and disks.
+const TURN: Duration = Duration::from_millis(2);
+
 /// Serves until a signal says to stop.
 #[must_use]
 pub fn serve(config: Config) -> ExitCode {
@@ -167,7 +170,8 @@ fn spawn(
         .name(&format!("shard-{id}"))
         .io_memory(config.io_memory_bytes)
         .ring_depth(config.ring_depth)
-        .spin_before_park(Duration::from_micros(config.spin_us));
+        .spin_before_park(Duration::from_micros(config.spin_us))
+        .preempt_timer(TURN);
     let (process, recovered) = (process.clone(), recovered.clone());
     builder
         .spawn(move || async move {

@@ -13,7 +13,7 @@ use std::{future::Future, future::poll_fn, pin::pin, rc::Rc, task::Poll, time::D
 use glommio::timer::Timer;
 
 use crate::{
-    base::limits::LONG_POLL_BUCKET_MS,
+    base::limits::{EVENT_BYTES_MAX, LONG_POLL_BUCKET_MS, UNSENT_SMALL_BYTES},
     http::{
         answer::{Body, Envelope},
         connection::Connection,
@@ -231,7 +231,7 @@ pub async fn open(
         reader,
         framing,
         surface: operation.surface,
-        bytes_max: max_bytes(operation.query.max_bytes, Live::Sse, kind),
+        bytes_max: max_bytes(operation.query.max_bytes, Live::Sse, kind).min(EVENT_BYTES_MAX),
         client_cursor: operation.query.cursor.clone(),
         watching,
     })
@@ -264,6 +264,11 @@ impl EventStream {
         loop {
             let event = match self.next_event(core, at).await {
                 Ok(event) => event,
+                // It comes back at the offset it knows.
+                Err(Refusal::LiveReadLimit) => {
+                    core.metrics.shed_total.increment();
+                    break;
+                }
                 Err(refusal) => {
                     let mut text = Vec::new();
                     sse::error_event(&refusal.body(), &mut text);
@@ -301,7 +306,8 @@ impl EventStream {
             {
                 Woken::Changed => {}
                 Woken::Heartbeat => push(chunked, &[sse::HEARTBEAT], out),
-                Woken::ClientGone => return Ok(()),
+                // If it only ended its side it sees a proper end.
+                Woken::ClientGone => break,
                 Woken::Ending => {
                     let mut text = Vec::new();
                     let cursor = core.cursor(self.client_cursor.as_deref());
@@ -408,12 +414,17 @@ impl EventStream {
                 sse::data_event(key.framing, &whole, reply.after_cr, &mut text);
             }
         }
+        let mut charge = core.unsent.charge();
+        let bytes = text.capacity() as u64;
+        if charge.set(bytes).is_err() && bytes > UNSENT_SMALL_BYTES {
+            return Err(Refusal::LiveReadLimit);
+        }
         Ok(SharedEvent {
             key,
             end: reply.window.end,
             tail: reply.window.tail,
             closed: reply.window.closed,
-            text: text.into(),
+            text: charge.with(text),
         })
     }
 

@@ -3,11 +3,13 @@
 //! [`lifecycle`] brings the process up and down; [`worker`] is one core;
 //! [`core`] is what a core's tasks share; [`connection`] drives one client's
 //! connection, [`live`] its long-polls and event streams, [`socket`] its
-//! bytes; [`admin`] serves the operator.
+//! bytes; [`budget`] bounds what clients can make it hold, [`turnstile`] how
+//! long they can keep it from others; [`admin`] serves the operator.
 
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub mod budget;
 pub mod cli;
 pub mod config;
 pub mod connection;
@@ -23,6 +25,7 @@ pub mod repair;
 pub mod reshard;
 pub mod seat;
 pub mod socket;
+pub mod turnstile;
 pub mod worker;
 
 use std::{io::Write as _, process::ExitCode};

@@ -16,25 +16,24 @@ use slab::Slab;
 /// Time between two sweeps.
 pub const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The seats of one core.
+/// The seats of one core. They lie side by side, so that a sweep over many thousands is cheap.
 #[derive(Debug, Default)]
 pub struct Seats {
-    taken: RefCell<Slab<Rc<SeatState>>>,
+    taken: RefCell<Slab<Place>>,
     now: Cell<u64>,
     draining: Cell<bool>,
 }
 
-#[derive(Debug, Default)]
-struct SeatState {
-    deadline: Cell<u64>,
-    waker: RefCell<Option<Waker>>,
+#[derive(Debug)]
+struct Place {
+    deadline: u64,
+    waker: Option<Waker>,
 }
 
 /// A connection's seat, given back when dropped.
 #[derive(Debug)]
 pub struct Seat {
     seats: Rc<Seats>,
-    state: Rc<SeatState>,
     index: usize,
 }
 
@@ -44,14 +43,12 @@ impl Seats {
     /// Takes a seat.
     #[must_use]
     pub fn take(self: &Rc<Self>) -> Seat {
-        let state = Rc::new(SeatState {
-            deadline: Cell::new(NEVER),
-            waker: RefCell::default(),
+        let index = self.taken.borrow_mut().insert(Place {
+            deadline: NEVER,
+            waker: None,
         });
-        let index = self.taken.borrow_mut().insert(state.clone());
         Seat {
             seats: self.clone(),
-            state,
             index,
         }
     }
@@ -72,18 +69,23 @@ impl Seats {
     pub fn sweep(&self) {
         let now = self.now.get() + 1;
         self.now.set(now);
-        for (_, state) in self.taken.borrow().iter() {
-            if state.deadline.get() <= now {
-                state.wake();
-            }
-        }
+        self.wake(|place| place.deadline <= now);
     }
 
     /// The server is going down: everybody is told.
     pub fn drain(&self) {
         self.draining.set(true);
-        for (_, state) in self.taken.borrow().iter() {
-            state.wake();
+        self.wake(|_| true);
+    }
+
+    /// Waking only queues the connection's task: nothing runs while the seats are borrowed.
+    fn wake(&self, whom: impl Fn(&Place) -> bool) {
+        for (_, place) in self.taken.borrow_mut().iter_mut() {
+            if whom(place)
+                && let Some(waker) = place.waker.take()
+            {
+                waker.wake();
+            }
         }
     }
 
@@ -94,26 +96,23 @@ impl Seats {
     }
 }
 
-impl SeatState {
-    fn wake(&self) {
-        if let Some(waker) = self.waker.borrow_mut().take() {
-            waker.wake();
-        }
-    }
-}
-
 impl Seat {
     /// Sets the deadline, `timeout` from now, up to half a second late.
     pub fn set_timeout(&self, timeout: Duration) {
         let sweeps = timeout.as_millis() / SWEEP_INTERVAL.as_millis();
         let sweeps = u64::try_from(sweeps).unwrap_or(NEVER / 2);
-        self.state.deadline.set(self.seats.now.get() + sweeps + 1);
+        let deadline = self.seats.now.get() + sweeps + 1;
+        if let Some(place) = self.seats.taken.borrow_mut().get_mut(self.index) {
+            place.deadline = deadline;
+        }
     }
 
     /// Whether the deadline has passed.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.state.deadline.get() <= self.seats.now.get()
+        let taken = self.seats.taken.borrow();
+        let deadline = taken.get(self.index).map(|place| place.deadline);
+        deadline.is_some_and(|deadline| deadline <= self.seats.now.get())
     }
 
     /// Whether the server is going down.
@@ -124,20 +123,21 @@ impl Seat {
 
     /// Leaves `waker` to be woken by the deadline or the drain.
     pub fn wake_on_end(&self, waker: &Waker) {
-        let mut slot = self.state.waker.borrow_mut();
-        match &*slot {
-            Some(known) if known.will_wake(waker) => {}
-            _ => *slot = Some(waker.clone()),
+        if let Some(place) = self.seats.taken.borrow_mut().get_mut(self.index) {
+            match &place.waker {
+                Some(known) if known.will_wake(waker) => {}
+                _ => place.waker = Some(waker.clone()),
+            }
         }
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let mut taken = self.seats.taken.borrow_mut();
-        if taken.contains(self.index) {
-            taken.remove(self.index);
-        }
+        // The waker may hold the last reference to a task that holds a seat: dropped after the
+        // borrow.
+        let place = self.seats.taken.borrow_mut().try_remove(self.index);
+        drop(place);
     }
 }
 

@@ -23,6 +23,8 @@ use crate::server::seat::Seat;
 pub enum SocketError {
     /// The client did not do its part in time.
     TimedOut,
+    /// What this client makes the server hold is more than there is memory for.
+    Shed,
     /// The connection broke.
     Broken(io::Error),
 }
@@ -78,6 +80,35 @@ impl Socket {
         .await
     }
 
+    /// Writes as much of `bytes` as the socket takes without a wait, and says how much that was.
+    ///
+    /// # Errors
+    /// [`SocketError`].
+    pub async fn write_at_once(&mut self, bytes: &[u8]) -> Result<usize, SocketError> {
+        poll_fn(|cx| match self.poll_write(cx, bytes) {
+            Poll::Pending => Poll::Ready(Ok(0)),
+            written => written,
+        })
+        .await
+    }
+
+    fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<Result<usize, SocketError>> {
+        match Pin::new(&mut self.stream).poll_write(cx, bytes) {
+            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {
+                Poll::Ready(Ok(0))
+            }
+            Poll::Ready(Ok(0)) => {
+                let end = io::Error::from(io::ErrorKind::WriteZero);
+                Poll::Ready(Err(end.into()))
+            }
+            written => written.map_err(SocketError::from),
+        }
+    }
+
     /// Writes all of `bytes`. The deadline moves with every byte the client takes.
     ///
     /// # Errors
@@ -90,16 +121,9 @@ impl Socket {
         let mut rest = bytes;
         while !rest.is_empty() {
             self.seat.set_timeout(timeout);
-            let written = poll_fn(|cx| match Pin::new(&mut self.stream).poll_write(cx, rest) {
-                Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {
-                    Poll::Ready(Ok(0))
-                }
-                Poll::Ready(Ok(0)) => {
-                    let end = io::Error::from(io::ErrorKind::WriteZero);
-                    Poll::Ready(Err(end.into()))
-                }
-                Poll::Ready(written) => Poll::Ready(written.map_err(SocketError::from)),
+            let written = poll_fn(|cx| match self.poll_write(cx, rest) {
                 Poll::Pending => self.poll_over(cx),
+                written => written,
             })
             .await?;
             rest = rest.get(written..).unwrap_or_default();

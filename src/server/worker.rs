@@ -7,7 +7,7 @@
 
 use std::{
     cell::{Cell, RefCell},
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     future::poll_fn,
     net::SocketAddr,
     path::PathBuf,
@@ -18,6 +18,7 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::Poll,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -26,6 +27,7 @@ use glommio::{net::TcpListener, timer::Timer};
 
 use crate::{
     base::{
+        limits::UNSENT_BYTES_MAX,
         rng::Rng,
         time::{Clock, SystemClock},
     },
@@ -36,6 +38,7 @@ use crate::{
     },
     server::{
         admin,
+        budget::Budget,
         config::Config,
         connection,
         core::{Core, CorePeers},
@@ -43,13 +46,15 @@ use crate::{
         metrics::ShardMetrics,
         seat::{SWEEP_INTERVAL, Seats},
         socket::Socket,
+        turnstile::Turnstile,
     },
     shard::{
         live::Hub,
         mailbox::{Desk, Post},
-        owner::{Shard, Tables},
+        owner::Shard,
         placement::Placement,
         request::{Reply, Request},
+        tables::Tables,
     },
     storage::{
         StorageError,
@@ -68,6 +73,8 @@ const SCRATCH_BYTES: usize = 64 * 1024;
 const BURIALS_PER_SWEEP: usize = 64;
 /// A crowd of new connections is admitted this many at a time between other tasks.
 const ACCEPTS_PER_TURN: usize = 64;
+/// Pause after a failed accept: what it lacked does not come back by asking again at once.
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What all cores of a process share.
 pub struct Process {
@@ -108,6 +115,7 @@ pub struct Process {
 pub struct Start {
     forks: Mutex<Vec<(Incarnation, ForkOrigin)>>,
     blobs: Mutex<HashMap<BlobId, u64>>,
+    fences: Mutex<HashSet<Box<str>>>,
     stages: [AtomicUsize; 3],
     failed: AtomicBool,
 }
@@ -177,11 +185,30 @@ pub async fn run(
     id: usize,
     on_recovered: impl FnOnce(Recovered),
 ) -> Result<(), StartError> {
+    let _guard = AbortOnPanic { shard: id };
     let outcome = start(&process, id, on_recovered).await;
     if outcome.is_err() {
         process.start.fail();
     }
     outcome
+}
+
+/// A panic outside a connection ends the process: a core that lost one of its tasks would accept
+/// connections and answer none, while a restart recovers everything acknowledged.
+struct AbortOnPanic {
+    shard: usize,
+}
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            tracing::error!(
+                shard = self.shard,
+                "a task of this shard panicked; aborting"
+            );
+            std::process::abort();
+        }
+    }
 }
 
 async fn start(
@@ -209,6 +236,9 @@ async fn start(
     let forks = tables.forks();
     let references = tables.references();
     let orphans = tables.orphans();
+    if let Ok(mut fences) = process.start.fences.lock() {
+        fences.extend(tables.fences().cloned());
+    }
     if let Ok(mut named) = process.start.blobs.lock() {
         named.extend(tables.blob_files());
     }
@@ -247,6 +277,8 @@ async fn start(
         let admin_listener = (id == 0).then(|| bind(process.admin_listen)).transpose()?;
         spawn_timers(process, &core, &stopped, journal.clone());
         glommio::spawn_local(resume_purges(core.clone())).detach();
+        let keeper = core.clone();
+        glommio::spawn_local(async move { keeper.turnstile.keep().await }).detach();
         if let Some(listener) = admin_listener {
             let admin = admin::serve(process.clone(), core.clone(), listener);
             glommio::spawn_local(admin).detach();
@@ -311,11 +343,14 @@ fn build(
         rng: RefCell::new(Rng::from_os().unwrap_or_else(|_| Rng::from_seed(clock.now_ms()))),
         clock,
         seats: Rc::new(Seats::default()),
+        turnstile: Turnstile::default(),
         metrics: process.metrics.get(id).cloned().unwrap_or_default(),
         scratch: RefCell::new(vec![0; SCRATCH_BYTES]),
-        body_bytes: Cell::new(0),
         // A share always holds one whole body, whatever the number of shards.
-        body_bytes_max: share(limits.body_memory_bytes_max).max(limits.request_bytes_max * 2),
+        requests: Budget::new(
+            share(limits.body_memory_bytes_max).max(limits.request_bytes_max.saturating_mul(2)),
+        ),
+        unsent: Budget::new(share(UNSENT_BYTES_MAX)),
         live_reads_max: limits.live_reads_max / shards,
         blobs,
         limits,
@@ -367,7 +402,8 @@ fn spawn_mailbox(core: &Rc<Core>, stopped: &Rc<Cell<bool>>) {
     .detach();
 }
 
-/// Drops references whose fork never came to be, and finishes deletions that a crash interrupted.
+/// Drops references whose fork never came to be, finishes deletions that a crash interrupted, and
+/// takes over the fences that a purge had set on other shards when it was interrupted.
 fn reconcile(
     process: &Arc<Process>,
     core: &Rc<Core>,
@@ -394,6 +430,12 @@ fn reconcile(
     }
     for orphan in orphans {
         core.shard.remove_orphan(*orphan);
+    }
+    if let Ok(fences) = process.start.fences.lock() {
+        let own: HashSet<Box<str>> = core.shard.fenced().into_iter().collect();
+        for bucket in fences.difference(&own) {
+            core.shard.adopt_fence(bucket);
+        }
     }
 }
 
@@ -447,6 +489,9 @@ fn spawn_timers(
         while !stopped.get() {
             Timer::new(SWEEP_INTERVAL).await;
             core.seats.sweep();
+            if core.unsent.is_half_used() {
+                core.hub.forget_events();
+            }
             let now_ms = core.clock.now_ms();
             core.shared.borrow_mut().date = encode::format_date(now_ms / 1000);
             while core.shard.sweep_expired() {
@@ -479,7 +524,8 @@ fn publish_metrics(core: &Rc<Core>, journal: &Journal<GlommioDisk>) {
     metrics.streams.set(core.shard.streams() as u64);
     metrics.memory_bytes.set(memory);
     metrics.memory_limit_bytes.set(limit);
-    metrics.body_bytes.set(core.body_bytes.get());
+    metrics.body_bytes.set(core.requests.held());
+    metrics.unsent_bytes.set(core.unsent.held());
     metrics.journal_records_total.set(stats.records);
     metrics.journal_record_bytes_total.set(stats.record_bytes);
     metrics.journal_batches_total.set(stats.batches);
@@ -525,8 +571,9 @@ async fn accept(process: &Arc<Process>, core: &Rc<Core>, listener: &TcpListener)
             }
             Some(Err(error)) => {
                 // Out of descriptors, or a client that left at once: old connections go on.
+                core.metrics.accept_errors_total.increment();
                 tracing::debug!(shard = core.id, "accept: {error}");
-                Timer::new(Duration::from_millis(50)).await;
+                Timer::new(ACCEPT_PAUSE).await;
             }
         }
         in_a_row += 1;

@@ -257,6 +257,14 @@ impl Hub {
         }
     }
 
+    /// Drops the encoded events that are kept so that readers at one offset share them. Those that
+    /// are being sent stay with whom they are sent to.
+    pub fn forget_events(&self) {
+        for stream in self.streams.borrow().values() {
+            stream.event.take();
+        }
+    }
+
     /// Live readers on this core.
     #[must_use]
     pub fn readers(&self) -> usize {
