@@ -43,6 +43,7 @@ mod errors;
 mod expiry;
 mod fixture;
 mod fork;
+mod hostile;
 mod http_framing;
 mod incarnation;
 mod inspect;

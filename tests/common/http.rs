@@ -326,6 +326,11 @@ impl Connection {
         let _ = self.stream.write_all(bytes);
     }
 
+    /// Sends `bytes`; false when the server takes no more.
+    pub fn try_write(&mut self, bytes: &[u8]) -> bool {
+        self.stream.write_all(bytes).is_ok()
+    }
+
     /// Ends our half of the connection.
     pub fn finish_writing(&mut self) {
         let _ = self.stream.shutdown(Shutdown::Write);

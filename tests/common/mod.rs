@@ -2,6 +2,7 @@
 //!
 //! It shares no code with the server, so a mistake in the server's HTTP or
 //! protocol layer cannot cancel itself out here. [`server`] runs processes,
+//! [`observe`] reads what they cost and count,
 //! [`http`] is a small HTTP/1.1 client that keeps what arrived byte for byte,
 //! [`sse`] reads events as a browser's `EventSource` would, and [`stream`]
 //! names streams no other test uses. [`disk`] finds and damages what a server
@@ -10,6 +11,7 @@
 pub mod disk;
 pub mod http;
 pub mod multipart;
+pub mod observe;
 pub mod server;
 pub mod sse;
 pub mod stream;

@@ -37,6 +37,9 @@ impl Options {
                 ("listen".to_owned(), "127.0.0.1:0".to_owned()),
                 ("admin-listen".to_owned(), "127.0.0.1:0".to_owned()),
                 ("shards".to_owned(), shards.to_string()),
+                // The smallest that holds the largest request: a new shard fills two of them with
+                // zeros, and these tests start hundreds.
+                ("journal-file-bytes".to_owned(), "10MiB".to_owned()),
             ],
             switches: Vec::new(),
             files_max: None,
