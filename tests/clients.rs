@@ -91,7 +91,7 @@ const BROWSER_CHECKS: &[&str] = &[
 /// `fetch_after_a_cached_load`: `Access-Control-Expose-Headers` is sent only when the request has
 /// an `Origin`, without `Vary: Origin`, so a cache may hand a page an answer whose
 /// `Stream-Next-Offset` it cannot read.
-const KNOWN_FAILURES: &[&str] = &["fetch_after_a_cached_load"];
+const KNOWN_FAILURES: &[&str] = &[];
 
 /// What a check must have reached, by the number it reports.
 const FACTS_MIN: &[(&str, u64)] = &[

@@ -69,7 +69,8 @@ pub fn answer(
     }
     let cache_control = match context.surface {
         Surface::Base if !context.is_now => {
-            head.header("Vary", b"Stream-Incarnation");
+            // Which headers a page may read is said to requests with an Origin only.
+            head.header("Vary", b"Stream-Incarnation, Origin");
             let (lifetime, renewed_ms) = reply.lifetime;
             caching::cache_control(lifetime, renewed_ms, context.now_ms)
         }
