@@ -25,6 +25,13 @@ pub enum StartError {
     },
     /// Signal handlers.
     Signals(io::Error),
+    /// A fork's source lacks bytes that the fork inherits.
+    LostSource {
+        /// The source's key.
+        source: String,
+        /// Up to which offset.
+        offset: u64,
+    },
     /// A repair found no batch that verifies, in no journal.
     NothingLeft {
         /// The data directory.
@@ -69,6 +76,12 @@ impl fmt::Display for StartError {
                  this"
             ),
             Self::Signals(source) => write!(f, "cannot handle signals: {source}"),
+            Self::LostSource { source, offset } => write!(
+                f,
+                "stream {source:?} lacks bytes before offset {offset} that a fork inherits: its \
+                 records are damaged or gone; `thalweg inspect` says which, and `--repair` starts \
+                 the fork at its own bytes"
+            ),
         }
     }
 }

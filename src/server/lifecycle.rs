@@ -11,10 +11,9 @@ use std::{
     net::SocketAddr,
     process::ExitCode,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
-    thread,
     time::{Duration, Instant},
 };
 
@@ -29,7 +28,7 @@ use crate::{
         doctor,
         error::StartError,
         metrics::ShardMetrics,
-        repair, reshard,
+        pulse, repair, reshard,
         worker::{self, Process, Recovered, Start},
     },
     shard::mailbox::Post,
@@ -82,6 +81,7 @@ fn init_log(filter: &str) {
 fn run(config: Config) -> Result<(), StartError> {
     let started = Instant::now();
     let stop = stop_on_signals().map_err(StartError::Signals)?;
+    pulse::prepare().map_err(StartError::Signals)?;
     let shards = u32::try_from(config.shards).unwrap_or(u32::MAX);
     let mut data_dir = DataDir::open(&config.data_dir, shards)?;
     if config.repair {
@@ -112,6 +112,7 @@ fn run(config: Config) -> Result<(), StartError> {
         listen,
         admin_listen,
         connections_max: doctor::connections_that_fit(&config),
+        threads: (0..config.shards).map(|_| OnceLock::new()).collect(),
         start: Start::default(),
         stop: AtomicBool::new(false),
         ready: AtomicBool::new(false),
@@ -123,7 +124,7 @@ fn run(config: Config) -> Result<(), StartError> {
         workers.push(spawn(&process, id, core, &recovered)?);
     }
     while !process.start.is_done(process.config.shards) && !process.start.has_failed() {
-        thread::sleep(Duration::from_millis(1));
+        pulse::rouse(&process.threads, pulse::STARTING);
     }
     drop((hold, hold_admin));
     if !process.start.has_failed() {
@@ -131,7 +132,7 @@ fn run(config: Config) -> Result<(), StartError> {
         process.ready.store(true, Ordering::Release);
         announce(&process, &recovered, started.elapsed());
         while !stop.load(Ordering::Acquire) {
-            thread::park_timeout(Duration::from_millis(100));
+            pulse::rouse(&process.threads, pulse::SERVING);
         }
         tracing::info!("stopping: finishing what is in flight");
     }

@@ -21,6 +21,7 @@ pub mod inspect;
 pub mod lifecycle;
 pub mod live;
 pub mod metrics;
+pub mod pulse;
 pub mod repair;
 pub mod reshard;
 pub mod seat;

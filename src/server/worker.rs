@@ -14,7 +14,7 @@ use std::{
     pin::pin,
     rc::Rc,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::Poll,
@@ -24,6 +24,7 @@ use std::{
 
 use futures_lite::{FutureExt as _, future};
 use glommio::{net::TcpListener, timer::Timer};
+use nix::sys::pthread::{Pthread, pthread_self};
 
 use crate::{
     base::{
@@ -73,6 +74,8 @@ const SCRATCH_BYTES: usize = 64 * 1024;
 const BURIALS_PER_SWEEP: usize = 64;
 /// A crowd of new connections is admitted this many at a time between other tasks.
 const ACCEPTS_PER_TURN: usize = 64;
+/// A fork whose source has not become whole for this long never will.
+const GRAFT_PATIENCE: Duration = Duration::from_secs(30);
 /// Pause after a failed accept: what it lacked does not come back by asking again at once.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -102,6 +105,8 @@ pub struct Process {
     pub admin_listen: SocketAddr,
     /// How many connections may be open.
     pub connections_max: usize,
+    /// Each executor's thread, for [`pulse`](super::pulse).
+    pub threads: Vec<OnceLock<Pthread>>,
     /// How far the start is.
     pub start: Start,
     /// Whether to go down.
@@ -147,6 +152,7 @@ impl Start {
             return false;
         };
         count.fetch_add(1, Ordering::AcqRel);
+        tracing::debug!(?stage, "reached");
         while count.load(Ordering::Acquire) < cores {
             if self.failed.load(Ordering::Acquire) {
                 return false;
@@ -186,6 +192,10 @@ pub async fn run(
     on_recovered: impl FnOnce(Recovered),
 ) -> Result<(), StartError> {
     let _guard = AbortOnPanic { shard: id };
+    if let Some(thread) = process.threads.get(id) {
+        // Set once: a core has one thread.
+        let _ = thread.set(pthread_self());
+    }
     let outcome = start(&process, id, on_recovered).await;
     if outcome.is_err() {
         process.start.fail();
@@ -266,7 +276,7 @@ async fn start(
     let cores = process.config.shards;
     if process.start.reach(Stage::Replayed, cores).await {
         reconcile(process, &core, &references, &orphans);
-        graft(&core, forks).await;
+        graft(&core, forks).await?;
         if id == 0 {
             let named = process.start.blobs.lock().map(|named| named.clone());
             core.blobs.reconcile(&named.unwrap_or_default()).await?;
@@ -440,9 +450,20 @@ fn reconcile(
 }
 
 /// Gets the bytes that this core's forks inherit from their sources' owners.
-async fn graft(core: &Rc<Core>, forks: Vec<(Incarnation, ForkOrigin)>) {
+///
+/// # Errors
+/// [`StartError::LostSource`] when a source lacks them: only damage can cause that.
+async fn graft(core: &Rc<Core>, forks: Vec<(Incarnation, ForkOrigin)>) -> Result<(), StartError> {
     let mut waiting = forks;
-    while !waiting.is_empty() {
+    let mut progress = Instant::now();
+    while let Some((_, first)) = waiting.first() {
+        if progress.elapsed() > GRAFT_PATIENCE {
+            return Err(StartError::LostSource {
+                source: first.source.as_str().to_owned(),
+                offset: first.offset,
+            });
+        }
+        let before = waiting.len();
         let mut again = Vec::new();
         for (fork, origin) in waiting {
             let inherit = Request::Inherit {
@@ -454,15 +475,17 @@ async fn graft(core: &Rc<Core>, forks: Vec<(Incarnation, ForkOrigin)>) {
             match core.call_shard(owner, inherit).await {
                 Ok(Reply::Inherited(Some(bytes))) => core.shard.graft(fork, bytes),
                 // A fork of a fork waits for its source to be whole.
-                Ok(Reply::Inherited(None)) => again.push((fork, origin)),
                 _ => again.push((fork, origin)),
             }
         }
         waiting = again;
-        if !waiting.is_empty() {
+        if waiting.len() < before {
+            progress = Instant::now();
+        } else {
             Timer::new(Duration::from_millis(1)).await;
         }
     }
+    Ok(())
 }
 
 async fn resume_purges(core: Rc<Core>) {
