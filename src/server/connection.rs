@@ -43,6 +43,8 @@ use crate::{
 
 /// Output is written out when this much has gathered, in bytes.
 const OUTPUT_BYTES: usize = 32 * KIB;
+/// What a piece of a large answer counts for, in requests.
+const PIECE_SHARE: u32 = 4;
 /// Input that a connection may hold while a head is incomplete, uncharged, in bytes.
 const HEAD_BYTES_UNCHARGED: usize = 4 * KIB;
 
@@ -78,7 +80,7 @@ struct Client {
     pending: VecDeque<(Pending, Envelope)>,
     /// While a head is waited for: its deadline is set, and this is what it is charged.
     head_charge: Option<Charge>,
-    /// Requests served since the last turn, or since it last waited for input.
+    /// Requests served since its last turn, or since it last was idle.
     served: u32,
 }
 
@@ -103,11 +105,7 @@ impl Client {
                     if !self.request().await? {
                         return Ok(());
                     }
-                    self.served += 1;
-                    if self.served >= REQUESTS_PER_TURN {
-                        self.served = 0;
-                        self.core.turnstile.pass().await;
-                    }
+                    self.took(1).await;
                 }
                 HeadEvent::NeedInput => {
                     self.settle().await;
@@ -310,6 +308,7 @@ impl Client {
             Ok(stream) => {
                 // Only the position is kept while it waits.
                 if self.connection.finish() == Next::Close {
+                    // Nothing to drain: this gives the buffers back.
                     self.connection.drain();
                 }
                 let run = stream.run(&self.core, &envelope, &mut self.socket, &mut self.out);
@@ -398,7 +397,7 @@ impl Client {
                         }
                         Err(broken) => return Err(broken),
                     }
-                    yield_if_needed().await;
+                    self.took(1).await;
                 }
             }
         }
@@ -469,6 +468,7 @@ impl Client {
                 Piece::Buffered => {
                     if self.out.len() >= OUTPUT_BYTES {
                         self.flush().await?;
+                        self.took(PIECE_SHARE).await;
                     }
                 }
                 Piece::File(file, start, end) => {
@@ -480,11 +480,13 @@ impl Client {
                     } else {
                         self.flush().await?;
                         let timeout = self.core.limits.write_timeout;
-                        self.socket.write_all(&piece, timeout).await?;
+                        for part in piece.chunks(PIECE_BYTES) {
+                            self.socket.write_all(part, timeout).await?;
+                            self.took(PIECE_SHARE).await;
+                        }
                     }
                 }
             }
-            yield_if_needed().await;
         }
         if self.out.len() >= OUTPUT_BYTES {
             self.flush().await?;
@@ -512,9 +514,18 @@ impl Client {
         while pieces.next(&mut piece).await.map_err(broken)? {
             let timeout = self.core.limits.write_timeout;
             self.socket.write_all(&piece, timeout).await?;
-            yield_if_needed().await;
+            self.took(PIECE_SHARE).await;
         }
         Ok(())
+    }
+
+    /// Counts what was done without a wait; after a full share others get their turn.
+    async fn took(&mut self, share: u32) {
+        self.served += share;
+        if self.served >= REQUESTS_PER_TURN {
+            self.served = 0;
+            self.core.turnstile.pass().await;
+        }
     }
 
     fn refuse_framing(&mut self, refusal: &parse::Refusal) {

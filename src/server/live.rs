@@ -292,14 +292,16 @@ impl EventStream {
                 if is_final {
                     break;
                 }
-                super::exchange::yield_if_needed().await;
+                // Small events to many readers come in turn anyway; a catch-up could go on for long.
+                if event.text.len() > COPY_BYTES_MAX {
+                    core.turnstile.pass().await;
+                }
                 // At the tail, or before what is only the start of a character, it waits.
                 if has_advanced && event.end < event.tail {
                     continue;
                 }
             }
-            out.clear();
-            out.shrink_to(1024);
+            *out = Vec::new();
             match self
                 .wait(core, event.tail, event.closed, started_ns, socket)
                 .await

@@ -524,7 +524,11 @@ fn greedy_pipelines_leave_others_their_turn() {
         let mut reader = writer.try_clone().expect("a socket can be shared");
         thread::scope(|scope| {
             scope.spawn(move || while reader.read(&mut [0; 65536]).is_ok_and(|count| count > 0) {});
-            while !stop.load(Ordering::Relaxed) && writer.write_all(requests.as_bytes()).is_ok() {}
+            while !stop.load(Ordering::Relaxed) {
+                if writer.write_all(requests.as_bytes()).is_err() {
+                    break;
+                }
+            }
             let _ = writer.shutdown(Shutdown::Both);
         });
     };

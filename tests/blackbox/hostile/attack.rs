@@ -87,6 +87,10 @@ fn pace(bystander: &mut Bystander<'_>) -> Latencies {
             due.elapsed()
         })
         .collect();
+    for quarter in latencies.chunks(latencies.len() / 4) {
+        let max = quarter.iter().max().copied().unwrap_or_default();
+        println!("  most in this quarter: {max:.2?}");
+    }
     latencies.sort_unstable();
     let at = |percent: usize| latencies[(latencies.len() - 1) * percent / 100];
     Latencies {
