@@ -40,7 +40,7 @@ use crate::{
 };
 
 /// Longest time for which ready tasks keep an executor from its sockets and disks.
-const TURN: Duration = Duration::from_millis(2);
+const TURN: Duration = Duration::from_millis(1);
 
 /// Serves until a signal says to stop.
 #[must_use]

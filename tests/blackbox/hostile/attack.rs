@@ -19,6 +19,8 @@ const HOSTILE: usize = 5_000;
 const PACE: Duration = Duration::from_millis(20);
 /// Appends in a run of it.
 const APPENDS: u32 = 1_000;
+/// Those of them that meet the crowd's first bytes.
+const ONSET: usize = 250;
 /// The crowd does each one's next thing this often.
 const ROUND: Duration = Duration::from_secs(1);
 
@@ -77,6 +79,17 @@ impl std::fmt::Display for Latencies {
     }
 }
 
+impl Latencies {
+    fn of(sorted: &[Duration]) -> Self {
+        let at = |percent: usize| sorted[(sorted.len() - 1) * percent / 100];
+        Self {
+            p50: at(50),
+            p99: at(99),
+            max: at(100),
+        }
+    }
+}
+
 fn pace(bystander: &mut Bystander<'_>) -> Latencies {
     let started = Instant::now();
     let mut latencies: Vec<Duration> = (0..APPENDS)
@@ -87,17 +100,12 @@ fn pace(bystander: &mut Bystander<'_>) -> Latencies {
             due.elapsed()
         })
         .collect();
-    for quarter in latencies.chunks(latencies.len() / 4) {
-        let max = quarter.iter().max().copied().unwrap_or_default();
-        println!("  most in this quarter: {max:.2?}");
-    }
+    // The first quarter is the onset: the crowd's first bytes all come in it.
+    latencies[ONSET..].sort_unstable();
+    let settled = Latencies::of(&latencies[ONSET..]);
+    println!("  without the onset: {settled}");
     latencies.sort_unstable();
-    let at = |percent: usize| latencies[(latencies.len() - 1) * percent / 100];
-    Latencies {
-        p50: at(50),
-        p99: at(99),
-        max: at(100),
-    }
+    Latencies::of(&latencies)
 }
 
 /// What the crowd asks for.

@@ -15,6 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{reset, try_narrow_socket};
+use crate::common::eventually;
 use crate::common::http::{Connection, Request, Response};
 use crate::common::observe::{metric, open_files, rss_bytes};
 use crate::common::server::{Options, Server};
@@ -39,7 +40,7 @@ fn soak() {
     let soak = Soak::new(address);
     let mut samples = Vec::new();
     let server = thread::scope(|scope| {
-        let mut server = options.start();
+        let mut server = start(&options);
         for written in &soak.written {
             scope.spawn(|| soak.write(written));
             scope.spawn(|| soak.read(written));
@@ -51,7 +52,7 @@ fn soak() {
             thread::sleep(Duration::from_secs(1));
             samples.push(Sample::take(&server));
             if last_kill.elapsed() >= kill_every {
-                server = server.kill_and_restart();
+                server = start(&server.kill());
                 soak.kills.fetch_add(1, Ordering::Relaxed);
                 last_kill = Instant::now();
             }
@@ -78,6 +79,14 @@ fn soak() {
         late_files < early_files * 3 / 2 + 64,
         "descriptors leak: {early_files}, {late_files}"
     );
+}
+
+/// Starts the server where the one before it was. The kernel takes the rings of a killed process
+/// apart in its own time, and until then its port is taken.
+fn start(options: &Options) -> Server {
+    eventually("the port of the killed server is free", || {
+        options.try_start().ok()
+    })
 }
 
 fn setting(name: &str, default: u64) -> u64 {
