@@ -393,6 +393,8 @@ impl Client {
                         Ok(count) => self.connection.received(count),
                         Err(SocketError::TimedOut) => {
                             self.core.metrics.body_timeouts_total.increment();
+                            self.connection.reject();
+                            self.connection.close_after_this();
                             return Ok(Received::Broken(parse::Refusal::TIMEOUT));
                         }
                         Err(broken) => return Err(broken),
