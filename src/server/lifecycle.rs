@@ -11,7 +11,7 @@ use std::{
     net::SocketAddr,
     process::ExitCode,
     sync::{
-        Arc, Mutex, OnceLock,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -27,8 +27,9 @@ use crate::{
         config::Config,
         doctor,
         error::StartError,
+        executor::{self, Worker, rouse_until},
         metrics::ShardMetrics,
-        pulse, repair, reshard,
+        repair, reshard,
         worker::{self, Process, Recovered, Start},
     },
     shard::mailbox::Post,
@@ -81,7 +82,7 @@ fn init_log(filter: &str) {
 fn run(config: Config) -> Result<(), StartError> {
     let started = Instant::now();
     let stop = stop_on_signals().map_err(StartError::Signals)?;
-    pulse::prepare().map_err(StartError::Signals)?;
+    executor::prepare().map_err(StartError::Signals)?;
     let shards = u32::try_from(config.shards).unwrap_or(u32::MAX);
     let mut data_dir = DataDir::open(&config.data_dir, shards)?;
     if config.repair {
@@ -112,7 +113,6 @@ fn run(config: Config) -> Result<(), StartError> {
         listen,
         admin_listen,
         connections_max: doctor::connections_that_fit(&config),
-        threads: (0..config.shards).map(|_| OnceLock::new()).collect(),
         start: Start::default(),
         stop: AtomicBool::new(false),
         ready: AtomicBool::new(false),
@@ -123,27 +123,27 @@ fn run(config: Config) -> Result<(), StartError> {
     for (id, core) in cores(&process.config).into_iter().enumerate() {
         workers.push(spawn(&process, id, core, &recovered)?);
     }
-    while !process.start.is_done(process.config.shards) && !process.start.has_failed() {
-        pulse::rouse(&process.threads, pulse::STARTING);
-    }
+    rouse_until(&workers, executor::WAITING, || {
+        // One that ends before all listen takes the start with it.
+        if workers.iter().any(Worker::has_ended) {
+            process.start.fail();
+        }
+        process.start.is_done(process.config.shards) || process.start.has_failed()
+    });
     drop((hold, hold_admin));
     if !process.start.has_failed() {
         data_dir.mark_started()?;
         process.ready.store(true, Ordering::Release);
         announce(&process, &recovered, started.elapsed());
-        while !stop.load(Ordering::Acquire) {
-            pulse::rouse(&process.threads, pulse::SERVING);
-        }
+        rouse_until(&workers, executor::SERVING, || stop.load(Ordering::Acquire));
         tracing::info!("stopping: finishing what is in flight");
     }
     process.ready.store(false, Ordering::Release);
     process.stop.store(true, Ordering::Release);
     let mut outcome = Ok(());
     for worker in workers {
-        match worker.join() {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => outcome = Err(error),
-            Err(error) => tracing::error!("an executor ended badly: {error}"),
+        if let Err(error) = worker.join() {
+            outcome = Err(error);
         }
     }
     outcome
@@ -158,35 +158,26 @@ fn options(config: &Config, data_dir: &DataDir, layout: &Layout, shard: u32) -> 
     options
 }
 
-type Worker = glommio::ExecutorJoinHandle<Result<(), StartError>>;
-
 fn spawn(
     process: &Arc<Process>,
     id: usize,
     core: usize,
     recovered: &Arc<Mutex<Vec<Recovered>>>,
-) -> Result<Worker, StartError> {
+) -> Result<Worker<()>, StartError> {
     let config = &process.config;
     let builder = LocalExecutorBuilder::new(CorePlacement::Fixed(core))
-        .name(&format!("shard-{id}"))
         .io_memory(config.io_memory_bytes)
         .ring_depth(config.ring_depth)
         .spin_before_park(Duration::from_micros(config.spin_us))
         .preempt_timer(TURN);
     let (process, recovered) = (process.clone(), recovered.clone());
-    builder
-        .spawn(move || async move {
-            worker::run(process, id, |report| {
-                if let Ok(mut all) = recovered.lock() {
-                    all.push(report);
-                }
-            })
-            .await
+    executor::spawn(id, builder, move || {
+        worker::run(process, id, move |report| {
+            if let Ok(mut all) = recovered.lock() {
+                all.push(report);
+            }
         })
-        .map_err(|error| StartError::Executor {
-            shard: id,
-            reason: error.to_string(),
-        })
+    })
 }
 
 /// The core of each shard.

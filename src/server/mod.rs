@@ -1,6 +1,7 @@
 //! Everything joined: the command line, executors, sockets, start and stop.
 //!
-//! [`lifecycle`] brings the process up and down; [`worker`] is one core;
+//! [`lifecycle`] brings the process up and down; [`executor`] is a thread,
+//! [`worker`] what one core does on it;
 //! [`core`] is what a core's tasks share; [`connection`] drives one client's
 //! connection, [`live`] its long-polls and event streams, [`socket`] its
 //! bytes; [`budget`] bounds what clients can make it hold, [`turnstile`] how
@@ -17,11 +18,11 @@ pub mod core;
 pub mod doctor;
 pub mod error;
 pub mod exchange;
+pub mod executor;
 pub mod inspect;
 pub mod lifecycle;
 pub mod live;
 pub mod metrics;
-pub mod pulse;
 pub mod repair;
 pub mod reshard;
 pub mod seat;

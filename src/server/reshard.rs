@@ -18,7 +18,7 @@ use glommio::{LocalExecutorBuilder, Placement as CorePlacement};
 
 use crate::{
     protocol::incarnation::Incarnation,
-    server::{config::Config, error::StartError},
+    server::{config::Config, error::StartError, executor},
     shard::{placement::Placement, record::Record, salvage::Edits},
     storage::{
         ApplyError, StorageError,
@@ -86,15 +86,11 @@ where
     E: Into<StartError> + Send + 'static,
     F: Future<Output = Result<T, E>> + 'static,
 {
-    let failed = |reason: String| StartError::Executor { shard: 0, reason };
-    LocalExecutorBuilder::new(CorePlacement::Unbound)
+    let builder = LocalExecutorBuilder::new(CorePlacement::Unbound)
         .io_memory(config.io_memory_bytes)
-        .ring_depth(config.ring_depth)
-        .spawn(work)
-        .map_err(|error| failed(error.to_string()))?
-        .join()
-        .map_err(|error| failed(error.to_string()))?
-        .map_err(Into::into)
+        .ring_depth(config.ring_depth);
+    let work = move || async move { work().await.map_err(Into::into) };
+    executor::spawn(0, builder, work)?.join()
 }
 
 async fn copy(

@@ -14,7 +14,7 @@ use std::{
     pin::pin,
     rc::Rc,
     sync::{
-        Arc, Mutex, OnceLock,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::Poll,
@@ -24,7 +24,6 @@ use std::{
 
 use futures_lite::{FutureExt as _, future};
 use glommio::{net::TcpListener, timer::Timer};
-use nix::sys::pthread::{Pthread, pthread_self};
 
 use crate::{
     base::{
@@ -105,8 +104,6 @@ pub struct Process {
     pub admin_listen: SocketAddr,
     /// How many connections may be open.
     pub connections_max: usize,
-    /// Each executor's thread, for [`pulse`](super::pulse).
-    pub threads: Vec<OnceLock<Pthread>>,
     /// How far the start is.
     pub start: Start,
     /// Whether to go down.
@@ -192,10 +189,6 @@ pub async fn run(
     on_recovered: impl FnOnce(Recovered),
 ) -> Result<(), StartError> {
     let _guard = AbortOnPanic { shard: id };
-    if let Some(thread) = process.threads.get(id) {
-        // Set once: a core has one thread.
-        let _ = thread.set(pthread_self());
-    }
     let outcome = start(&process, id, on_recovered).await;
     if outcome.is_err() {
         process.start.fail();
