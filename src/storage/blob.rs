@@ -26,7 +26,7 @@ use std::{
 use crossbeam::queue::SegQueue;
 
 use super::{
-    disk::{Access, Disk, DiskFile},
+    disk::{Access, Disk, DiskFile, write_whole},
     error::StorageError,
 };
 use crate::base::limits::{DISK_ALIGN, DISK_IO_BYTES_MAX, Durability};
@@ -150,19 +150,7 @@ impl<D: Disk> BlobStore<D> {
             let (head, padding) = buffer.as_mut_slice().split_at_mut(piece.len());
             head.copy_from_slice(piece);
             padding.fill(0);
-            let expected = buffer.len();
-            let written = file
-                .write_at(buffer, offset)
-                .await
-                .map_err(StorageError::io_at("write", &path, offset))?;
-            if written != expected {
-                return Err(StorageError::ShortWrite {
-                    path,
-                    offset,
-                    written,
-                    expected,
-                });
-            }
+            write_whole(&file, &path, buffer, offset).await?;
             offset += piece.len() as u64;
         }
         file.truncate(body.len() as u64)

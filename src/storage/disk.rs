@@ -27,6 +27,7 @@ mod probe;
 mod read_only;
 mod simulated;
 
+use std::fs;
 use std::future::Future;
 use std::io;
 use std::ops::Deref;
@@ -34,6 +35,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use glommio::io::{DmaBuffer, ReadResult};
+
+use crate::storage::error::StorageError;
 
 pub use glommio_disk::{GlommioDisk, GlommioFile};
 pub use probe::{DirectIo, PROBE_PREFIX, probe_direct_io};
@@ -117,6 +120,42 @@ pub trait Disk: Clone + 'static {
 
     /// Completes after `duration` by this disk's clock.
     fn sleep(&self, duration: Duration) -> impl Future<Output = ()>;
+}
+
+/// Writes the buffer at `offset` of the file that is called `path`.
+///
+/// # Errors
+/// [`StorageError`], also when the disk took fewer bytes than there are.
+pub async fn write_whole<F: DiskFile>(
+    file: &F,
+    path: &Path,
+    buf: AlignedBuf,
+    offset: u64,
+) -> Result<(), StorageError> {
+    let expected = buf.len();
+    let written = file
+        .write_at(buf, offset)
+        .await
+        .map_err(StorageError::io_at("write", path, offset))?;
+    if written == expected {
+        return Ok(());
+    }
+    Err(StorageError::ShortWrite {
+        path: path.to_owned(),
+        offset,
+        written,
+        expected,
+    })
+}
+
+/// The names in a directory, sorted: what [`Disk::list_dir`] asks of a real one.
+fn sorted_names(dir: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        names.push(entry?.file_name().to_string_lossy().into_owned());
+    }
+    names.sort_unstable();
+    Ok(names)
 }
 
 /// Memory that direct I/O accepts: its address is a multiple of 4 KiB.

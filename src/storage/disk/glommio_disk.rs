@@ -26,7 +26,7 @@ use glommio::GlommioError;
 use glommio::io::{BufferedFile, DmaFile, OpenOptions};
 
 use super::probe::{self, DirectIo, ProbeFile};
-use super::{Access, AlignedBuf, Disk, DiskFile, ReadBuf};
+use super::{Access, AlignedBuf, Disk, DiskFile, ReadBuf, sorted_names};
 
 /// Files on the operating system's file systems. Usable inside a glommio executor only.
 #[derive(Clone, Copy, Debug)]
@@ -119,15 +119,7 @@ impl Disk for GlommioDisk {
 
     async fn list_dir(&self, dir: &Path) -> io::Result<Vec<String>> {
         let dir = dir.to_owned();
-        blocking(move || {
-            let mut names = Vec::new();
-            for entry in fs::read_dir(dir)? {
-                names.push(entry?.file_name().to_string_lossy().into_owned());
-            }
-            names.sort_unstable();
-            Ok(names)
-        })
-        .await
+        blocking(move || sorted_names(&dir)).await
     }
 
     async fn create_dir(&self, dir: &Path) -> io::Result<()> {

@@ -6,7 +6,7 @@
 //! file system takes that: they are of the medium, not of what the page cache
 //! remembers of it.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use crate::base::limits::DISK_ALIGN;
 
 use super::probe;
-use super::{Access, AlignedBuf, Disk, DiskFile, ReadBuf};
+use super::{Access, AlignedBuf, Disk, DiskFile, ReadBuf, sorted_names};
 
 /// The operating system's file systems, to be read only. Blocks; needs no executor.
 #[derive(Clone, Copy, Debug, Default)]
@@ -70,12 +70,7 @@ impl Disk for ReadOnlyDisk {
     }
 
     async fn list_dir(&self, dir: &Path) -> io::Result<Vec<String>> {
-        let mut names = Vec::new();
-        for entry in fs::read_dir(dir)? {
-            names.push(entry?.file_name().to_string_lossy().into_owned());
-        }
-        names.sort_unstable();
-        Ok(names)
+        sorted_names(dir)
     }
 
     async fn create_dir(&self, _: &Path) -> io::Result<()> {
@@ -139,6 +134,8 @@ impl DiskFile for ReadOnlyFile {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use futures_lite::future::block_on;
 
     use super::*;

@@ -3,13 +3,11 @@
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use super::Place;
 use super::batch::SealedBatch;
-use super::file::JournalFile;
-use crate::storage::disk::{AlignedBuf, Disk, DiskFile};
+use crate::storage::disk::{Disk, DiskFile, write_whole};
 use crate::storage::error::StorageError;
 
 /// A batch on its way.
@@ -72,13 +70,14 @@ pub(super) async fn commit<D: Disk>(
     let Some(first) = first else { return Ok(()) };
     let first_len = first.len() as u64;
     if rest.len() == 0 {
-        write_piece(&file, first, at).await?;
+        write_whole(&file.file, &file.path, first, at).await?;
     } else {
-        let mut writes: Vec<Write<'_>> = vec![Box::pin(write_piece(&file, first, at))];
+        let mut writes: Vec<Write<'_>> =
+            vec![Box::pin(write_whole(&file.file, &file.path, first, at))];
         at += first_len;
         for piece in rest {
             let len = piece.len() as u64;
-            writes.push(Box::pin(write_piece(&file, piece, at)));
+            writes.push(Box::pin(write_whole(&file.file, &file.path, piece, at)));
             at += len;
         }
         all(writes).await?;
@@ -90,30 +89,6 @@ pub(super) async fn commit<D: Disk>(
             .map_err(StorageError::io_at("sync", &file.path, offset))?;
     }
     Ok(())
-}
-
-pub(super) async fn write_piece<D: Disk>(
-    file: &Rc<JournalFile<D>>,
-    piece: AlignedBuf,
-    offset: u64,
-) -> Result<(), StorageError> {
-    let expected = piece.len();
-    let written = file
-        .file
-        .write_at(piece, offset)
-        .await
-        .map_err(StorageError::io_at("write", &file.path, offset))?;
-    if written == expected {
-        Ok(())
-    } else {
-        let path = file.path.clone();
-        Err(StorageError::ShortWrite {
-            path,
-            offset,
-            written,
-            expected,
-        })
-    }
 }
 
 type Write<'a> = Pin<Box<dyn Future<Output = Result<(), StorageError>> + 'a>>;

@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use super::format::{FILE_HEADER_BYTES, FORMAT, FileHeader, FileHeaderError};
 use crate::base::limits::DISK_IO_BYTES_MAX;
-use crate::storage::disk::{Access, Disk, DiskFile};
+use crate::storage::disk::{Access, Disk, DiskFile, write_whole};
 use crate::storage::error::StorageError;
 
 /// Which journal this is and where it lies.
@@ -186,19 +186,7 @@ async fn fill_file<D: Disk>(
         if offset == 0 {
             header.encode(&mut buf.as_mut_slice()[..FILE_HEADER_BYTES as usize]);
         }
-        let written = file
-            .write_at(buf, offset)
-            .await
-            .map_err(StorageError::io_at("write", path, offset))?;
-        if written != len {
-            let path = path.to_owned();
-            return Err(StorageError::ShortWrite {
-                path,
-                offset,
-                written,
-                expected: len,
-            });
-        }
+        write_whole(&file, path, buf, offset).await?;
         offset += len as u64;
     }
     file.sync_data()

@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::batch::OpenBatch;
-use super::commit::{commit, write_piece};
+use super::commit::commit;
 use super::file::{Home, JournalFile, NewFile, file_path, make_file};
 use super::format::{FILE_HEADER_BYTES, FLAG_EPOCH_OPEN};
 use super::listing::{check_gaps, list, open_files};
@@ -35,7 +35,7 @@ use super::tail::Tail;
 use super::window::Window;
 use super::{IN_FLIGHT_LIMIT, Inner, Journal, JournalStats, Options, Position, Queue};
 use crate::base::limits::DISK_IO_BYTES_MAX;
-use crate::storage::disk::{Access, Disk, DiskFile};
+use crate::storage::disk::{Access, Disk, DiskFile, write_whole};
 use crate::storage::error::{ApplyError, StorageError};
 
 /// What opening a journal found and did.
@@ -409,7 +409,7 @@ async fn make_durable<D: Disk>(
             let mut buf = disk.buffer(len);
             buf.as_mut_slice()
                 .copy_from_slice(window.at(offset, len).await?);
-            write_piece(file, buf, offset).await?;
+            write_whole(&file.file, &file.path, buf, offset).await?;
             offset += len as u64;
         }
     }

@@ -20,7 +20,6 @@
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use super::commit::write_piece;
 use super::file::{Home, JournalFile, NewFile, file_path, make_file};
 use super::format::{BATCH_HEADER_BYTES, BatchHeader, FILE_HEADER_BYTES, FLAG_FILLER, FileHeader};
 use super::listing::{list, open_files};
@@ -30,7 +29,7 @@ use super::window::Window;
 use super::{Options, Position};
 use crate::base::checksum::Checksum;
 use crate::base::limits::{DISK_ALIGN, DISK_IO_BYTES_MAX};
-use crate::storage::disk::{Access, Disk, DiskFile};
+use crate::storage::disk::{Access, Disk, DiskFile, write_whole};
 use crate::storage::error::StorageError;
 
 /// What repair did to one journal.
@@ -185,7 +184,7 @@ impl<D: Disk> Repair<'_, D> {
         let mut block = self.disk.buffer(FILE_HEADER_BYTES as usize);
         header.encode(block.as_mut_slice());
         let file = Rc::new(file);
-        write_piece(&file, block, 0).await?;
+        write_whole(&file.file, &file.path, block, 0).await?;
         file.file.sync_data().await.map_err(io("sync", &path))?;
         self.report.headers.push(path);
         Ok(())
@@ -267,7 +266,7 @@ impl<D: Disk> Repair<'_, D> {
             if offset == slot.from {
                 header.encode(piece.as_mut_slice());
             }
-            write_piece(file, piece, offset).await?;
+            write_whole(&file.file, &file.path, piece, offset).await?;
             offset += len as u64;
         }
         file.file
@@ -292,19 +291,7 @@ impl<D: Disk> Repair<'_, D> {
             piece
                 .as_mut_slice()
                 .copy_from_slice(window.at(offset, len).await?);
-            let at = offset - from;
-            let written = copy
-                .write_at(piece, at)
-                .await
-                .map_err(StorageError::io_at("write", &path, at))?;
-            if written != len {
-                return Err(StorageError::ShortWrite {
-                    path,
-                    offset: at,
-                    written,
-                    expected: len,
-                });
-            }
+            write_whole(&copy, &path, piece, offset - from).await?;
             offset += len as u64;
         }
         copy.sync_data()
