@@ -15,7 +15,7 @@ use crate::{
         error::Refusal,
         incarnation::Incarnation,
         producer::{Digest, parse_digest},
-        snapshot::{SnapshotMeta, parse_manifest},
+        snapshot::{SnapshotMeta, parse_parts_count},
     },
     shard::{request::SnapshotReply, stream::Blob},
 };
@@ -43,22 +43,14 @@ pub fn commit_headers<'b>(headers: &Headers<'b>) -> Result<Option<(&'b [u8], Dig
     let Some(count) = headers.once(Field::StreamSnapshotParts)? else {
         return Ok(None);
     };
-    // The count is checked with the list; an unusable digest is refused before the body is read.
+    // What is wrong here is refused before the body is read.
     let digest = headers
         .once(Field::StreamSnapshotDigest)?
         .and_then(parse_digest)
         .ok_or(Refusal::InvalidPartsCommit(
             "Stream-Snapshot-Digest must be 64 lowercase hex digits",
         ))?;
-    parse_manifest(count, b"-\n").map_or_else(
-        |refusal| match refusal {
-            Refusal::InvalidPartsCommit(text) if text.contains("Stream-Snapshot-Parts must") => {
-                Err(Refusal::InvalidPartsCommit(text))
-            }
-            _ => Ok(()),
-        },
-        |_| Ok(()),
-    )?;
+    parse_parts_count(count)?;
     Ok(Some((count, digest)))
 }
 

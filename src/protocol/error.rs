@@ -480,14 +480,9 @@ impl Refusal {
             R::StagedBytesLimit => {
                 emit("Ursula-Max-Staged-Bytes", number.write(STAGED_BYTES_MAX));
             }
-            R::JsonBoundaryUnverified
-            | R::SnapshotCommitInProgress
-            | R::MemoryPressure
-            | R::BodyBudget
-            | R::MailboxFull
-            | R::LiveReadLimit
-            | R::DiskPressure
-            | R::ShuttingDown => emit("Retry-After", b"1"),
+            // Only a restart helps the shard that stopped.
+            R::ApplyStopped | R::OutcomeUnknown => {}
+            _ if self.status() == 503 => emit("Retry-After", b"1"),
             _ => {}
         }
     }

@@ -249,6 +249,21 @@ impl StagedParts {
     }
 }
 
+/// Reads `Stream-Snapshot-Parts`: the number of parts of a commit.
+///
+/// # Errors
+/// [`Refusal::InvalidPartsCommit`].
+pub fn parse_parts_count(count: &[u8]) -> Result<usize, Refusal> {
+    let canonical = count.first() != Some(&b'0');
+    offset::decimal(count)
+        .filter(|_| canonical)
+        .and_then(|count| usize::try_from(count).ok())
+        .filter(|count| (1..=COMMIT_PARTS_MAX).contains(count))
+        .ok_or(Refusal::InvalidPartsCommit(
+            "Stream-Snapshot-Parts must be a decimal integer from 1 to 4096",
+        ))
+}
+
 /// Reads the body of a parts commit: `count` distinct ids, each followed by one LF and nothing
 /// else.
 ///
@@ -256,14 +271,7 @@ impl StagedParts {
 /// [`Refusal::InvalidPartsCommit`], saying what is wrong.
 pub fn parse_manifest(count: &[u8], body: &[u8]) -> Result<Vec<Box<str>>, Refusal> {
     let invalid = |text: &'static str| Refusal::InvalidPartsCommit(text);
-    let canonical = count.first() != Some(&b'0');
-    let count = offset::decimal(count)
-        .filter(|_| canonical)
-        .and_then(|count| usize::try_from(count).ok())
-        .filter(|count| (1..=COMMIT_PARTS_MAX).contains(count))
-        .ok_or(invalid(
-            "Stream-Snapshot-Parts must be a decimal integer from 1 to 4096",
-        ))?;
+    let count = parse_parts_count(count)?;
     let text = body.strip_suffix(b"\n").ok_or(invalid(
         "the body must be part ids, each followed by one newline",
     ))?;
