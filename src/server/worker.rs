@@ -240,7 +240,7 @@ async fn start(
     let references = tables.references();
     let orphans = tables.orphans();
     if let Ok(mut fences) = process.start.fences.lock() {
-        fences.extend(tables.fences().cloned());
+        fences.extend(tables.fenced_buckets().map(Box::from));
     }
     if let Ok(mut named) = process.start.blobs.lock() {
         named.extend(tables.blob_files());
@@ -271,7 +271,8 @@ async fn start(
         reconcile(process, &core, &references, &orphans);
         graft(&core, forks).await?;
         if id == 0 {
-            let named = process.start.blobs.lock().map(|named| named.clone());
+            let named = process.start.blobs.lock();
+            let named = named.map(|mut named| std::mem::take(&mut *named));
             core.blobs.reconcile(&named.unwrap_or_default()).await?;
         }
     }
@@ -413,7 +414,7 @@ fn reconcile(
     references: &[(Incarnation, Incarnation)],
     orphans: &[Incarnation],
 ) {
-    let known: std::collections::HashSet<Incarnation> = match process.start.forks.lock() {
+    let known: HashSet<Incarnation> = match process.start.forks.lock() {
         Ok(forks) => forks.iter().map(|(fork, _)| *fork).collect(),
         Err(_) => return,
     };

@@ -28,12 +28,7 @@ const EVENT_BYTES_MAX: u64 = PIECE_BYTES as u64;
 impl Shard {
     /// Reads what there is; a long-poll at the tail of an open stream is told what to wait on.
     pub(super) fn read(&self, request: &ReadRequest, watch: Option<Arc<Watch>>) -> Staged<Reply> {
-        Staged::now(self.find_visible(&request.key).and_then(|slot| {
-            let now_ms = self.now_ms();
-            let mut tables = self.tables.borrow_mut();
-            let stream = tables.streams.get_mut(slot).ok_or(Refusal::Internal)?;
-            let start = self.start_of_read(stream, request)?;
-            stream.renew(now_ms);
+        self.begin_read(request, |stream, start| {
             let extent = stream.extent();
             let at_tail = start == extent.tail;
             if let (true, false, Live::LongPoll, Some(watch)) =
@@ -54,31 +49,28 @@ impl Shard {
                 },
                 bytes: stream.history.read(start, end),
             }))
-        }))
+        })
     }
 
     /// Opens a live read that stays.
     pub(super) fn tail(&self, request: &ReadRequest, watch: Arc<Watch>) -> Staged<Watching> {
+        self.begin_read(request, |stream, start| Ok(register(stream, start, watch)))
+    }
+
+    /// Finds the stream and where the read starts, and renews the stream's lifetime.
+    fn begin_read<T>(
+        &self,
+        request: &ReadRequest,
+        read: impl FnOnce(&mut Stream, u64) -> Result<T, Refusal>,
+    ) -> Staged<T> {
         Staged::now(self.find_visible(&request.key).and_then(|slot| {
             let now_ms = self.now_ms();
             let mut tables = self.tables.borrow_mut();
             let stream = tables.streams.get_mut(slot).ok_or(Refusal::Internal)?;
-            let start = self.start_of_read(stream, request)?;
+            let start = start_of_read(stream, request)?;
             stream.renew(now_ms);
-            Ok(register(stream, start, watch))
+            read(stream, start)
         }))
-    }
-
-    fn start_of_read(&self, stream: &Stream, request: &ReadRequest) -> Result<u64, Refusal> {
-        let extent = stream.extent();
-        let start = read::resolve_start(&extent, request)?;
-        let inside_message = stream.staged.content_type.is_json()
-            && request.surface == Surface::Base
-            && !stream.is_boundary(start);
-        if inside_message {
-            return Err(Refusal::NotJsonBoundary { tail: extent.tail });
-        }
-        Ok(start)
     }
 
     /// The stored bytes of an open SSE response's next event.
@@ -131,6 +123,18 @@ impl Shard {
             stream.renew(now_ms);
         }
     }
+}
+
+fn start_of_read(stream: &Stream, request: &ReadRequest) -> Result<u64, Refusal> {
+    let extent = stream.extent();
+    let start = read::resolve_start(&extent, request)?;
+    let inside_message = stream.staged.content_type.is_json()
+        && request.surface == Surface::Base
+        && !stream.is_boundary(start);
+    if inside_message {
+        return Err(Refusal::NotJsonBoundary { tail: extent.tail });
+    }
+    Ok(start)
 }
 
 /// Registers a reader in the turn that read the tail for it, so no append falls between.

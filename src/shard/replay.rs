@@ -338,11 +338,6 @@ impl Tables {
             .collect()
     }
 
-    /// The fenced buckets.
-    pub fn fences(&self) -> impl Iterator<Item = &Box<str>> {
-        self.fenced.iter()
-    }
-
     /// Every fork in the table, with its origin.
     #[must_use]
     pub fn forks(&self) -> Vec<(Incarnation, ForkOrigin)> {

@@ -20,7 +20,7 @@ impl Shard {
     pub(super) fn retain(&self, target: &Target, offset: u64) -> Staged<(u64, Incarnation)> {
         let slot = match self.writable(target) {
             Ok(slot) => slot,
-            Err(staged) => return staged.map(|never: std::convert::Infallible| match never {}),
+            Err(refused) => return refused,
         };
         let now_ms = self.now_ms();
         let (decision, incarnation, changed_in, retained) = {
@@ -76,10 +76,7 @@ impl Shard {
     }
 
     /// The stream that a write of a subresource meets, after existence and incarnation.
-    pub(super) fn writable(
-        &self,
-        target: &Target,
-    ) -> Result<usize, Staged<std::convert::Infallible>> {
+    pub(super) fn writable<T>(&self, target: &Target) -> Result<usize, Staged<T>> {
         let slot = match self.find_staged(&target.key) {
             Ok(Found::Slot(slot)) => slot,
             Ok(Found::Missing(batch)) => {

@@ -31,7 +31,7 @@ impl Shard {
         };
         let slot = match self.writable(&target) {
             Ok(slot) => slot,
-            Err(staged) => return staged.map(|never: std::convert::Infallible| match never {}),
+            Err(refused) => return refused,
         };
         let meta = SnapshotMeta {
             offset: request.offset,

@@ -35,7 +35,7 @@ impl Shard {
     ) -> Staged<Incarnation> {
         let slot = match self.writable(target) {
             Ok(slot) => slot,
-            Err(staged) => return staged.map(|never: std::convert::Infallible| match never {}),
+            Err(refused) => return refused,
         };
         let len = body.len();
         let at_ms = self.now_ms();
@@ -78,7 +78,7 @@ impl Shard {
     pub(super) fn begin_commit(&self, request: &CommitRequest) -> Staged<Reply> {
         let slot = match self.writable(&request.target) {
             Ok(slot) => slot,
-            Err(staged) => return staged.map(|never: std::convert::Infallible| match never {}),
+            Err(refused) => return refused,
         };
         let mut tables = self.tables.borrow_mut();
         let Some(stream) = tables.streams.get_mut(slot) else {
@@ -112,7 +112,7 @@ impl Shard {
     ) -> Staged<(SnapshotMeta, Incarnation)> {
         let slot = match self.writable(&request.target) {
             Ok(slot) => slot,
-            Err(staged) => return staged.map(|never: std::convert::Infallible| match never {}),
+            Err(refused) => return refused,
         };
         let (changed_in, len) = {
             let mut tables = self.tables.borrow_mut();
@@ -153,7 +153,7 @@ impl Shard {
     pub(super) fn discard_parts(&self, target: &Target) -> Staged<Incarnation> {
         let slot = match self.writable(target) {
             Ok(slot) => slot,
-            Err(staged) => return staged.map(|never: std::convert::Infallible| match never {}),
+            Err(refused) => return refused,
         };
         let (incarnation, changed_in, running, empty) = {
             let tables = self.tables.borrow();
