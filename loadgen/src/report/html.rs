@@ -247,11 +247,6 @@ fn facts(out: &mut String, title: &str, report: &Report) {
     let parameters = &report.parameters;
     let client = &report.client;
     let machine = &report.machine;
-    let shares: Vec<String> = client
-        .cpu_share_by_thread
-        .iter()
-        .map(|share| format!("{:.0} %", share * 100.0))
-        .collect();
     let mut rows = vec![
         (
             "server",
@@ -272,7 +267,7 @@ fn facts(out: &mut String, title: &str, report: &Report) {
             "client CPU by thread",
             format!(
                 "{}; {:.2} µs per operation",
-                shares.join(", "),
+                client.cpu_shares(),
                 client.cpu_us_per_operation
             ),
         ),

@@ -205,6 +205,15 @@ pub struct Client {
 }
 
 impl Client {
+    /// Each thread's share, for people.
+    pub fn cpu_shares(&self) -> String {
+        let shares = self.cpu_share_by_thread.iter();
+        let shares: Vec<String> = shares
+            .map(|share| format!("{:.0} %", share * 100.0))
+            .collect();
+        shares.join(", ")
+    }
+
     /// The busiest thread's share.
     pub fn cpu_share_max(&self) -> f64 {
         self.cpu_share_by_thread.iter().copied().fold(0.0, f64::max)

@@ -52,16 +52,11 @@ pub fn summary(report: &Report) -> String {
     }
     out.push('\n');
     let client = &report.client;
-    let shares: Vec<String> = client
-        .cpu_share_by_thread
-        .iter()
-        .map(|share| format!("{:.0} %", share * 100.0))
-        .collect();
     line(
         &mut out,
         &format!(
             "client CPU by thread  {}; {:.2} µs an operation",
-            shares.join(", "),
+            client.cpu_shares(),
             client.cpu_us_per_operation
         ),
     );
