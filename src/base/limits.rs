@@ -70,6 +70,22 @@ pub const REQUESTS_PER_TURN: u32 = 16;
 pub const ADMIN_CONNECTIONS_MAX: usize = 64;
 /// Pieces in which bodies are streamed to a socket, in bytes.
 pub const PIECE_BYTES: usize = 256 * KIB;
+/// Most bytes of a stream in one block of a segment: what is read at once to look at one byte.
+pub const BLOCK_BYTES_MAX: usize = 64 * KIB;
+/// A stream with this many bytes in memory alone writes them to blocks, in bytes: large enough that
+/// a catch-up read is few and large reads of the disk.
+pub const FLUSH_BYTES: u64 = MIB as u64;
+/// Bodies of snapshots and parts below this size stay in memory and in the checkpoint, in bytes.
+pub const BLOB_BLOCK_BYTES_MIN: usize = 512;
+/// Memory for blocks that were read to be looked at, in bytes, per shard; more than the two largest
+/// messages that one decision can look at.
+pub const LOOKUP_CACHE_BYTES_MAX: usize = 32 * MIB;
+/// Largest segment file that may be set, in bytes.
+pub const SEGMENT_BYTES_MAX: u64 = 2 * GIB;
+/// Reads of segments under way at once for one answer, each of at most [`DISK_IO_BYTES_MAX`].
+pub const READ_AHEAD_MAX: usize = 4;
+/// Open segment files per shard; the least recently read one is closed for the next.
+pub const SEGMENT_FILES_OPEN_MAX: usize = 64;
 /// Snapshot bodies and parts from this size on are files of their own, in bytes; smaller ones are in
 /// the journal and in memory.
 pub const BLOB_FILE_BYTES_MIN: usize = 64 * KIB;
@@ -174,6 +190,11 @@ pub struct Limits {
     pub disk_reserve_bytes: u64,
     /// Size of one journal file, in bytes; a multiple of [`DISK_ALIGN`].
     pub journal_file_bytes: u64,
+    /// A shard writes a checkpoint once its journal has grown by this, in bytes, or by the size of
+    /// the last checkpoint, whichever is more: bounds the journal that a start reads.
+    pub checkpoint_bytes: u64,
+    /// Size of one segment file, in bytes.
+    pub segment_bytes: u64,
 }
 
 impl Default for Limits {
@@ -203,6 +224,8 @@ impl Default for Limits {
             shutdown_timeout: Duration::from_secs(10),
             disk_reserve_bytes: 256 * MIB as u64,
             journal_file_bytes: 32 * MIB as u64,
+            checkpoint_bytes: 64 * MIB as u64,
+            segment_bytes: 64 * MIB as u64,
         }
     }
 }

@@ -7,4 +7,5 @@
 pub mod checksum;
 pub mod limits;
 pub mod rng;
+pub mod signal;
 pub mod time;

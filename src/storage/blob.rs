@@ -343,13 +343,7 @@ impl<D: Disk> BlobReader<D> {
 /// # Errors
 /// [`StorageError::Io`].
 pub fn prepare_dir(data_dir: &Path) -> Result<PathBuf, StorageError> {
-    let dir = data_dir.join(DIR_NAME);
-    std::fs::create_dir_all(&dir).map_err(StorageError::io("create", &dir))?;
-    let parent = std::fs::File::open(data_dir).map_err(StorageError::io("open", data_dir))?;
-    parent
-        .sync_all()
-        .map_err(StorageError::io("sync", data_dir))?;
-    Ok(dir)
+    super::data_dir::prepare_dir(data_dir, DIR_NAME)
 }
 
 #[cfg(test)]

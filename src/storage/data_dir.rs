@@ -4,6 +4,7 @@
 //! LOCK                        locked while a process uses the directory; its pid
 //! manifest                    see `manifest`
 //! layout-<n>/shard-<k>/journal/…
+//! segments/                   see `segment`
 //! blobs/                      see `blob`
 //! quarantine/<epoch>/…        what `--repair` has set aside; never read, never removed
 //! ```
@@ -29,6 +30,7 @@ use super::blob;
 use super::disk::PROBE_PREFIX;
 use super::error::StorageError;
 use super::manifest::{self, Manifest, sync_dir};
+use super::segment;
 
 mod look;
 
@@ -220,7 +222,14 @@ fn survey(path: &Path) -> Result<Survey, StorageError> {
             .and_then(|number| number.parse().ok());
         match (layout, &*name) {
             (Some(number), _) => found.layouts.push((number, entry.path())),
-            (None, LOCK_NAME | manifest::NAME | manifest::NAME_NEW | blob::DIR_NAME) => {}
+            (
+                None,
+                LOCK_NAME
+                | manifest::NAME
+                | manifest::NAME_NEW
+                | blob::DIR_NAME
+                | segment::DIR_NAME,
+            ) => {}
             (None, QUARANTINE_NAME) => found.quarantine = Some(entry.path()),
             (None, probe) if probe.starts_with(PROBE_PREFIX) => found.probes.push(entry.path()),
             (None, _) => found.unknown.push(entry.path()),
@@ -250,6 +259,17 @@ fn create(path: &Path, shards: u32, found: &Survey) -> Result<Manifest, StorageE
     sync_dir(path)?;
     manifest.store(path)?;
     Ok(manifest)
+}
+
+/// The directory `name` below a data directory, made, durable, if it is not there.
+///
+/// # Errors
+/// [`StorageError::Io`].
+pub fn prepare_dir(data_dir: &Path, name: &str) -> Result<PathBuf, StorageError> {
+    let dir = data_dir.join(name);
+    create_dir(&dir)?;
+    sync_dir(data_dir)?;
+    Ok(dir)
 }
 
 fn holds_files(dir: &Path) -> Result<bool, StorageError> {

@@ -28,10 +28,11 @@ mod read_only;
 mod simulated;
 
 use std::fs;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::ops::Deref;
 use std::path::Path;
+use std::task::Poll;
 use std::time::Duration;
 
 use glommio::io::{DmaBuffer, ReadResult};
@@ -146,6 +147,53 @@ pub async fn write_whole<F: DiskFile>(
         written,
         expected,
     })
+}
+
+/// Writes buffers one behind the other from `offset` on, all of them on their way together.
+///
+/// # Errors
+/// [`StorageError`] of the first that failed, when all have come back.
+pub async fn write_all_at<F: DiskFile>(
+    file: &F,
+    path: &Path,
+    buffers: Vec<AlignedBuf>,
+    offset: u64,
+) -> Result<(), StorageError> {
+    if buffers.len() <= 1 {
+        // The usual case needs no list.
+        return match buffers.into_iter().next() {
+            Some(only) => write_whole(file, path, only, offset).await,
+            None => Ok(()),
+        };
+    }
+    let mut at = offset;
+    let mut writes = Vec::with_capacity(buffers.len());
+    for buffer in buffers {
+        let len = buffer.len() as u64;
+        writes.push(Some(Box::pin(write_whole(file, path, buffer, at))));
+        at += len;
+    }
+    let mut outcome = Ok(());
+    poll_fn(|cx| {
+        let mut pending = false;
+        for write in &mut writes {
+            let Some(running) = write else { continue };
+            match running.as_mut().poll(cx) {
+                Poll::Ready(result) => {
+                    *write = None;
+                    outcome = std::mem::replace(&mut outcome, Ok(())).and(result);
+                }
+                Poll::Pending => pending = true,
+            }
+        }
+        if pending {
+            Poll::Pending
+        } else {
+            Poll::Ready(())
+        }
+    })
+    .await;
+    outcome
 }
 
 /// The names in a directory, sorted: what [`Disk::list_dir`] asks of a real one.

@@ -66,7 +66,20 @@ pub enum StorageError {
         /// The batch's number.
         batch: u64,
     },
-    /// The first block of a journal file does not verify.
+    /// A block of a segment is not whole, or is not the one that should be there.
+    DamagedBlock {
+        /// The file.
+        path: PathBuf,
+        /// Where the block begins, in bytes.
+        offset: u64,
+        /// How long it is, in bytes.
+        bytes: u64,
+        /// The incarnation of the stream that it belongs to.
+        stream: u64,
+        /// The offset of its first byte in the stream.
+        start: u64,
+    },
+    /// The first block of a journal file or a segment does not verify.
     DamagedFileHeader {
         /// The file.
         path: PathBuf,
@@ -146,6 +159,45 @@ pub enum StorageError {
         position: u64,
         /// Why.
         source: ApplyError,
+    },
+    /// A checkpoint does not verify, or is not as long as it was written.
+    DamagedCheckpoint {
+        /// The file.
+        path: PathBuf,
+        /// Where the chunk that does not verify begins, in bytes.
+        offset: u64,
+        /// What is wrong with it, as a clause.
+        what: &'static str,
+    },
+    /// The file that names a shard's checkpoint does not verify.
+    DamagedCurrent {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The layer above refused an entry of a checkpoint.
+    ApplyEntry {
+        /// The file.
+        path: PathBuf,
+        /// Where the entry's chunk begins, in bytes.
+        offset: u64,
+        /// The number of entries before it.
+        entry: u64,
+        /// Why.
+        source: ApplyError,
+    },
+    /// An entry is too large for a checkpoint.
+    EntryTooLarge {
+        /// The file it was meant for.
+        path: PathBuf,
+        /// Its size, in bytes.
+        bytes: u64,
+        /// The most there may be.
+        bytes_max: u64,
+    },
+    /// A checkpoint was to be continued after a write of it had failed.
+    CheckpointStopped {
+        /// The unfinished file.
+        path: PathBuf,
     },
     /// The largest record does not fit a journal file.
     FileTooSmall {
@@ -271,6 +323,19 @@ impl fmt::Display for StorageError {
                  it was written by a faulty program; keep the file and report it",
                 path.display()
             ),
+            Self::DamagedBlock {
+                path,
+                offset,
+                bytes,
+                stream,
+                start,
+            } => write!(
+                f,
+                "the block of {bytes} bytes at byte {offset} of {}, with the bytes of stream \
+                 {stream} from {start} on, is damaged: restore the file from a copy, or start with \
+                 --repair to go on without them",
+                path.display()
+            ),
             Self::DamagedFileHeader { path } => write!(
                 f,
                 "the first block of {} is damaged: restore the file from a copy, or start with \
@@ -368,6 +433,46 @@ impl fmt::Display for StorageError {
                  {source}",
                 path.display()
             ),
+            Self::DamagedCheckpoint { path, offset, what } => write!(
+                f,
+                "the checkpoint {} is damaged at byte {offset}: {what}; restore it from a copy, \
+                 or start with --repair to keep what verifies",
+                path.display()
+            ),
+            Self::DamagedCurrent { path } => write!(
+                f,
+                "{} is damaged, and it says which checkpoint the shard starts from: restore it \
+                 from a copy, or start with --repair",
+                path.display()
+            ),
+            Self::ApplyEntry {
+                path,
+                offset,
+                entry,
+                source,
+            } => write!(
+                f,
+                "entry {entry}, in the chunk at byte {offset} of the checkpoint {}, cannot be \
+                 applied: {source}; it was written by a faulty or another program: keep the file \
+                 and report it",
+                path.display()
+            ),
+            Self::EntryTooLarge {
+                path,
+                bytes,
+                bytes_max,
+            } => write!(
+                f,
+                "an entry of {bytes} bytes does not fit the checkpoint {}, which takes \
+                 {bytes_max}: no checkpoint is made and the journal is kept; report it",
+                path.display()
+            ),
+            Self::CheckpointStopped { path } => write!(
+                f,
+                "the checkpoint {} stopped at an earlier failure and is not finished: the one \
+                 before it still rules; see the error before this one",
+                path.display()
+            ),
             Self::FileTooSmall { file_bytes, needed } => write!(
                 f,
                 "a journal file of {file_bytes} bytes cannot hold the largest record, which \
@@ -401,7 +506,7 @@ impl std::error::Error for StorageError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Io { source, .. } => Some(source),
-            Self::Apply { source, .. } => Some(&**source),
+            Self::Apply { source, .. } | Self::ApplyEntry { source, .. } => Some(&**source),
             _ => None,
         }
     }

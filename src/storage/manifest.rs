@@ -118,6 +118,13 @@ impl Manifest {
         u64::from_le_bytes(id)
     }
 
+    /// What the checksums of segments are seeded with: derived from the secret, so that what a
+    /// client stores cannot imitate a block.
+    pub fn segment_seed(&self) -> u64 {
+        let [a, b, c, d, e, f, g, h, ..] = blake3::derive_key("thalweg segment seed", &self.secret);
+        u64::from_le_bytes([a, b, c, d, e, f, g, h])
+    }
+
     fn encode(&self) -> [u8; BYTES] {
         let mut out = [0; BYTES];
         out[0..8].copy_from_slice(&MAGIC);

@@ -23,10 +23,12 @@
 //! directory, and each shard has its own.
 
 pub mod blob;
+pub mod checkpoint;
 pub mod data_dir;
 pub mod disk;
 pub mod error;
 pub mod journal;
 pub mod manifest;
+pub mod segment;
 
 pub use error::{ApplyError, StorageError};

@@ -1,13 +1,13 @@
 //! Batches on their way to the disk.
 
 use std::collections::VecDeque;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use super::Place;
 use super::batch::SealedBatch;
-use crate::storage::disk::{Disk, DiskFile, write_whole};
+use crate::storage::disk::{Disk, DiskFile, write_all_at};
 use crate::storage::error::StorageError;
 
 /// A batch on its way.
@@ -64,24 +64,7 @@ pub(super) async fn commit<D: Disk>(
     sync: bool,
 ) -> Result<(), StorageError> {
     let Place { file, offset } = place;
-    let mut at = offset;
-    let mut pieces = batch.pieces.into_iter();
-    let (first, rest) = (pieces.next(), pieces);
-    let Some(first) = first else { return Ok(()) };
-    let first_len = first.len() as u64;
-    if rest.len() == 0 {
-        write_whole(&file.file, &file.path, first, at).await?;
-    } else {
-        let mut writes: Vec<Write<'_>> =
-            vec![Box::pin(write_whole(&file.file, &file.path, first, at))];
-        at += first_len;
-        for piece in rest {
-            let len = piece.len() as u64;
-            writes.push(Box::pin(write_whole(&file.file, &file.path, piece, at)));
-            at += len;
-        }
-        all(writes).await?;
-    }
+    write_all_at(&file.file, &file.path, batch.pieces, offset).await?;
     if sync {
         file.file
             .sync_data()
@@ -89,27 +72,4 @@ pub(super) async fn commit<D: Disk>(
             .map_err(StorageError::io_at("sync", &file.path, offset))?;
     }
     Ok(())
-}
-
-type Write<'a> = Pin<Box<dyn Future<Output = Result<(), StorageError>> + 'a>>;
-
-/// Waits for all; the first error in order, when all have finished.
-async fn all(mut futures: Vec<Write<'_>>) -> Result<(), StorageError> {
-    let mut results: Vec<Option<_>> = futures.iter().map(|_| None).collect();
-    poll_fn(|cx| {
-        for (future, result) in futures.iter_mut().zip(&mut results) {
-            if result.is_none()
-                && let Poll::Ready(ready) = future.as_mut().poll(cx)
-            {
-                *result = Some(ready);
-            }
-        }
-        if results.iter().all(Option::is_some) {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
-        }
-    })
-    .await;
-    results.into_iter().flatten().collect()
 }

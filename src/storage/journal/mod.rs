@@ -42,7 +42,6 @@ mod listing;
 mod reader;
 mod recovery;
 mod repair;
-mod signal;
 mod space;
 mod tail;
 mod window;
@@ -59,12 +58,12 @@ use std::rc::Rc;
 use self::batch::OpenBatch;
 use self::file::{Home, JournalFile, file_path};
 use self::reader::Span;
-use self::signal::Signal;
 use super::data_dir::Layout;
 use super::disk::Disk;
 use super::error::StorageError;
 use super::manifest::Manifest;
 use crate::base::limits::{DISK_ALIGN, JOURNAL_SLACK_BYTES, Limits};
+use crate::base::signal::Signal;
 
 pub use self::reader::Cut;
 pub use self::recovery::{FileReport, RecoveryReport, read_journal};
@@ -110,6 +109,9 @@ pub trait Stage {
 
     /// Position that the next staged record gets.
     fn next_position(&self) -> Position;
+
+    /// The newest batch that a record was staged for; 0 if none ever was.
+    fn staged(&self) -> BatchNumber;
 
     /// The newest durable batch; all before it are durable too.
     fn durable(&self) -> BatchNumber;
@@ -278,6 +280,8 @@ struct Inner<D: Disk> {
     ended: Cell<bool>,
     end: Signal,
     stats: Cell<JournalStats>,
+    /// Why it must stop, if something else than itself found that out.
+    broken: RefCell<Option<StorageError>>,
 }
 
 /// Batches that are not issued, and the space they will go to.
@@ -328,6 +332,10 @@ impl<D: Disk> Stage for Journal<D> {
         Position(self.0.queue.borrow().next_record)
     }
 
+    fn staged(&self) -> BatchNumber {
+        BatchNumber(self.0.queue.borrow().next_number.saturating_sub(1))
+    }
+
     fn durable(&self) -> BatchNumber {
         BatchNumber(self.0.durable.get())
     }
@@ -367,6 +375,13 @@ impl<D: Disk> Journal<D> {
                 .map_err(StorageError::io("sync", dir))?;
         }
         Ok(released)
+    }
+
+    /// Stops the journal for good, as if a sync of its own had failed: what it holds may be the only
+    /// copy of what `error` says is in doubt.
+    pub fn fail(&self, error: StorageError) {
+        *self.0.broken.borrow_mut() = Some(error);
+        self.0.work.raise();
     }
 
     /// Takes no more records, lets those staged become durable, and stops [`Self::run`].

@@ -30,11 +30,11 @@ use super::file::{Home, JournalFile, NewFile, file_path, make_file};
 use super::format::{FILE_HEADER_BYTES, FLAG_EPOCH_OPEN};
 use super::listing::{check_gaps, list, open_files};
 use super::reader::{Cut, LogEnd, Span, read_log};
-use super::signal::Signal;
 use super::tail::Tail;
 use super::window::Window;
 use super::{IN_FLIGHT_LIMIT, Inner, Journal, JournalStats, Options, Position, Queue};
 use crate::base::limits::DISK_IO_BYTES_MAX;
+use crate::base::signal::Signal;
 use crate::storage::disk::{Access, Disk, DiskFile, write_whole};
 use crate::storage::error::{ApplyError, StorageError};
 
@@ -344,6 +344,7 @@ impl<D: Disk> Journal<D> {
             ended: Cell::new(false),
             end: Signal::default(),
             stats: Cell::new(JournalStats::default()),
+            broken: RefCell::new(None),
         })))
     }
 

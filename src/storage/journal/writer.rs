@@ -193,6 +193,9 @@ impl<D: Disk> Journal<D> {
         let mut space = pin!(inner.keep_space());
         poll_fn(|cx| {
             while inner.work.poll_take(cx).is_ready() {}
+            if let Some(error) = inner.broken.take() {
+                inner.latch(&error, &on_failed);
+            }
             let Poll::Pending = space.as_mut().poll(cx);
             loop {
                 let issued = inner.issue(&mut flights);

@@ -6,13 +6,14 @@ use std::task::{Context, Poll, Waker};
 
 /// Raised any number of times, seen once. At most one task waits.
 #[derive(Debug, Default)]
-pub(super) struct Signal {
+pub struct Signal {
     raised: Cell<bool>,
     waiter: RefCell<Option<Waker>>,
 }
 
 impl Signal {
-    pub(super) fn raise(&self) {
+    /// Raises the flag and wakes who waits for it.
+    pub fn raise(&self) {
         self.raised.set(true);
         if let Some(waker) = self.waiter.take() {
             waker.wake();
@@ -20,7 +21,7 @@ impl Signal {
     }
 
     /// Takes the flag if it is raised; otherwise the task is woken when it is.
-    pub(super) fn poll_take(&self, cx: &mut Context<'_>) -> Poll<()> {
+    pub fn poll_take(&self, cx: &mut Context<'_>) -> Poll<()> {
         if self.raised.replace(false) {
             return Poll::Ready(());
         }
@@ -34,7 +35,8 @@ impl Signal {
         Poll::Pending
     }
 
-    pub(super) async fn wait(&self) {
+    /// Waits for the flag, and takes it.
+    pub async fn wait(&self) {
         poll_fn(|cx| self.poll_take(cx)).await;
     }
 }

@@ -1,0 +1,143 @@
+//! A shard's checkpoint: its state as of one position, so that a start need
+//! not replay what came before, and the journal's first files can go.
+//!
+//! ```text
+//! <shard>/journal/                        records
+//! <shard>/checkpoint-<number, 20 digits>  entries, in chunks that verify one by one
+//! <shard>/current                         which checkpoint rules, replaced as a whole
+//! <shard>/current.new                     the next `current`; alone it means nothing
+//! ```
+//!
+//! What an entry says is the business of the layer above: here it is bytes.
+//!
+//! What is guaranteed:
+//! - A checkpoint rules only once [`Current::store`] has returned, and it is
+//!   whole and durable before that: file and name are synced by
+//!   [`CheckpointWriter::finish`]. A crash at any step leaves the old `current`
+//!   or the new one, and either names a whole file, if the caller removes the
+//!   old checkpoint ([`remove_others`]), and releases the journal before
+//!   [`Current::replay_from`], only after `store` has returned.
+//! - [`read_checkpoint`] hands out every entry that was appended, once, in
+//!   order, or fails. It may fail after it has handed out some: what was built
+//!   of them must then be dropped.
+//! - Damage is found and not guessed at: every byte of the file is covered by a
+//!   checksum, a chunk holds only at the place where it was written, and the
+//!   totals must agree with `current`. [`salvage_checkpoint`] is for an operator
+//!   who has decided to go on with what is left.
+//!
+//! `current` removed by hand looks like a shard without a checkpoint: then the
+//! journal's first files are missing, and it refuses.
+//!
+//! ```text
+//! format    every byte of a checkpoint
+//! writer    entries in, slice by slice, while the shard works
+//! reader    entries out, one chunk in memory at a time
+//! current   the one file that says which checkpoint rules
+//! ```
+
+mod current;
+mod format;
+mod reader;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::disk::Disk;
+use super::error::StorageError;
+
+pub use self::current::Current;
+pub use self::format::ENTRY_BYTES_MAX;
+pub use self::reader::{Damage, read_checkpoint, salvage_checkpoint};
+pub use self::writer::CheckpointWriter;
+
+const CURRENT: &str = "current";
+const CURRENT_NEW: &str = "current.new";
+const PREFIX: &str = "checkpoint-";
+/// The journal's directory beside the checkpoints.
+const JOURNAL_DIR: &str = "journal";
+
+/// Which shard's checkpoints these are and where they lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The shard's directory, which exists.
+    pub dir: PathBuf,
+    /// Identity of the shard's journal: random, and nobody outside is told it.
+    pub journal_id: u64,
+    /// Number of the shard.
+    pub shard: u32,
+}
+
+impl Identity {
+    /// Where checkpoint `number` is.
+    fn path(&self, number: u64) -> PathBuf {
+        self.dir.join(format!("{PREFIX}{number:020}"))
+    }
+
+    fn current_path(&self) -> PathBuf {
+        self.dir.join(CURRENT)
+    }
+
+    fn current_new_path(&self) -> PathBuf {
+        self.dir.join(CURRENT_NEW)
+    }
+}
+
+/// The number that a checkpoint's name says; `None` for any other name.
+fn parse_number(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix(PREFIX)?;
+    let canonical = digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse().ok().filter(|_| canonical)
+}
+
+/// True for a name that this module gives to a file in a shard's directory.
+#[must_use]
+pub fn is_ours(name: &str) -> bool {
+    name == CURRENT || name == CURRENT_NEW || parse_number(name).is_some()
+}
+
+/// Removes every checkpoint but `keep`, older or unfinished, and `current.new`. Returns what else
+/// is in the directory and is not known; the journal's directory is.
+///
+/// `keep` is what a durable `current` names, `None` only if there is none: what is removed does
+/// not come back. Removed names are not synced: one that a crash brings back is removed the next
+/// time.
+///
+/// # Errors
+/// [`StorageError::Io`]; what was not reached stays.
+pub async fn remove_others<D: Disk>(
+    disk: &D,
+    identity: &Identity,
+    keep: Option<u64>,
+) -> Result<Vec<PathBuf>, StorageError> {
+    let dir = &identity.dir;
+    let names = disk
+        .list_dir(dir)
+        .await
+        .map_err(StorageError::io("list", dir))?;
+    let mut unknown = Vec::new();
+    for name in names {
+        let path = dir.join(&name);
+        match parse_number(&name) {
+            Some(number) if Some(number) == keep => {}
+            Some(_) => remove_if_there(disk, &path).await?,
+            None if name == CURRENT_NEW => remove_if_there(disk, &path).await?,
+            None if name == CURRENT || name == JOURNAL_DIR => {}
+            None => unknown.push(path),
+        }
+    }
+    Ok(unknown)
+}
+
+/// Removes a file; one that is not there is fine.
+async fn remove_if_there<D: Disk>(disk: &D, path: &Path) -> Result<(), StorageError> {
+    match disk.remove(path).await {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(StorageError::io("remove", path)(error))
+        }
+        _ => Ok(()),
+    }
+}

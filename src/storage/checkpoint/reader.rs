@@ -1,0 +1,345 @@
+//! Reading a checkpoint: whole or not at all, or what is left of it.
+//!
+//! A window of the file is held in memory: 256 KiB, or one chunk where a chunk
+//! is larger. A header is believed only when it verifies, so the window never
+//! grows on a damaged file's word, and never beyond the file.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::format::{CHUNK_BYTES, ChunkHeader, Entries, FORMAT, HEADER_BYTES, HeaderError, Totals};
+use super::{Current, Identity};
+use crate::base::limits::{DISK_ALIGN, DISK_IO_BYTES_MAX};
+use crate::storage::disk::{Access, Disk, DiskFile};
+use crate::storage::error::{ApplyError, StorageError};
+
+const BLOCK: u64 = DISK_ALIGN as u64;
+
+/// What a salvaged checkpoint has lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Damage {
+    /// Chunks lost, the end chunk included. Where no later chunk is left to count by, what is
+    /// missing at the end counts as one.
+    pub chunks: u64,
+    /// Bytes of the file that do not verify or are not there, and bytes behind its end.
+    pub bytes: u64,
+    /// Entries lost: those that `current` counts and that were not handed out.
+    pub entries: u64,
+}
+
+impl Damage {
+    /// True if anything was lost.
+    #[must_use]
+    pub fn is_any(&self) -> bool {
+        *self != Self::default()
+    }
+}
+
+/// Hands out every entry of the checkpoint that `current` names, in order.
+///
+/// Holds one chunk in memory. What was handed out before an error is to be dropped.
+///
+/// # Errors
+/// [`StorageError::MissingFile`]; [`StorageError::ForeignFile`] for a file of another shard or
+/// number; [`StorageError::DamagedCheckpoint`] for one that does not verify, is cut, lengthened or
+/// does not have the totals that `current` says; [`StorageError::ApplyEntry`] if `entry` refuses
+/// one; [`StorageError::UnsupportedFormat`]; [`StorageError::Io`].
+pub async fn read_checkpoint<D: Disk>(
+    disk: &D,
+    identity: &Identity,
+    current: &Current,
+    mut entry: impl FnMut(&[u8]) -> Result<(), ApplyError>,
+) -> Result<(), StorageError> {
+    let mut reader = match Reader::open(disk, identity, current.number).await? {
+        Some(reader) => reader,
+        None => {
+            return Err(StorageError::MissingFile {
+                path: identity.path(current.number),
+            });
+        }
+    };
+    if reader.len != current.bytes {
+        let end = reader.len.min(current.bytes);
+        return Err(reader.damaged(end, "the file does not have the length it was written with"));
+    }
+    let (mut offset, mut chunks, mut entries) = (0, 0, 0);
+    loop {
+        let header = match reader.chunk(offset).await? {
+            Ok(header) => header,
+            Err(flaw) => return Err(reader.refusal(offset, flaw)),
+        };
+        if header.index != chunks {
+            return Err(reader.damaged(offset, "chunks before it are missing"));
+        }
+        chunks += 1;
+        let chunk = offset;
+        offset += header.chunk_bytes();
+        if !header.last {
+            entries += reader.hand_out(chunk, &header, entries, &mut entry)?;
+            continue;
+        }
+        let expected = Totals {
+            entries,
+            chunks,
+            bytes: offset,
+            replay_from: current.replay_from,
+        };
+        let agrees = Totals::decode(reader.payload(chunk, &header)) == Some(expected)
+            && (entries, offset) == (current.entries, current.bytes);
+        reader.close().await;
+        return if agrees {
+            Ok(())
+        } else {
+            Err(StorageError::DamagedCheckpoint {
+                path: identity.path(current.number),
+                offset: chunk,
+                what: "the totals do not agree",
+            })
+        };
+    }
+}
+
+/// Hands out the entries of every chunk that verifies, in order, and says what was lost. For an
+/// operator who has decided to go on without it. A file that is not there is all lost.
+///
+/// Holds one chunk in memory.
+///
+/// # Errors
+/// [`StorageError::ApplyEntry`] if `entry` refuses one; [`StorageError::Io`].
+pub async fn salvage_checkpoint<D: Disk>(
+    disk: &D,
+    identity: &Identity,
+    current: &Current,
+    mut entry: impl FnMut(&[u8]) -> Result<(), ApplyError>,
+) -> Result<Damage, StorageError> {
+    let Some(mut reader) = Reader::open(disk, identity, current.number).await? else {
+        return Ok(Damage {
+            chunks: 1,
+            bytes: current.bytes,
+            entries: current.entries,
+        });
+    };
+    let (mut offset, mut verified_bytes, mut entries) = (0, 0, 0);
+    // Chunks found, and the index that the next one has at least.
+    let (mut found, mut next_index, mut ended) = (0, 0, false);
+    while offset < reader.len && !ended {
+        match reader.chunk(offset).await? {
+            Ok(header) if header.index >= next_index => {
+                if !header.last {
+                    entries += reader.hand_out(offset, &header, entries, &mut entry)?;
+                }
+                ended = header.last;
+                found += 1;
+                next_index = header.index.saturating_add(1);
+                verified_bytes += header.chunk_bytes();
+                offset += header.chunk_bytes();
+            }
+            // The header says which chunk it was and how long: only its body is lost.
+            Err(Flaw::Body(header)) => {
+                ended = header.last;
+                next_index = next_index.max(header.index.saturating_add(1));
+                offset += header.chunk_bytes();
+            }
+            Ok(_) | Err(_) => offset += BLOCK,
+        }
+    }
+    let chunks = next_index + u64::from(!ended);
+    let damage = Damage {
+        chunks: chunks.saturating_sub(found),
+        bytes: reader.len.max(current.bytes).saturating_sub(verified_bytes),
+        entries: current.entries.saturating_sub(entries),
+    };
+    reader.close().await;
+    Ok(damage)
+}
+
+/// Why there is no chunk at an offset.
+enum Flaw {
+    Header(HeaderError),
+    /// The file ends inside it.
+    Cut,
+    /// The header verifies and the chunk lies in the file, but what is in it does not.
+    Body(ChunkHeader),
+}
+
+/// An open checkpoint and a window of it.
+struct Reader<'a, D: Disk> {
+    file: D::File,
+    path: PathBuf,
+    identity: &'a Identity,
+    number: u64,
+    /// Bytes of the file.
+    len: u64,
+    /// Bytes from `start` on.
+    window: Vec<u8>,
+    start: u64,
+}
+
+impl<'a, D: Disk> Reader<'a, D> {
+    /// `None` if there is no such file.
+    async fn open(
+        disk: &D,
+        identity: &'a Identity,
+        number: u64,
+    ) -> Result<Option<Self>, StorageError> {
+        let path = identity.path(number);
+        let file = match disk.open(&path, Access::Read).await {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(StorageError::io("open", &path)(error)),
+        };
+        let len = file.len().await.map_err(StorageError::io("stat", &path))?;
+        Ok(Some(Self {
+            file,
+            path,
+            identity,
+            number,
+            len,
+            window: Vec::new(),
+            start: 0,
+        }))
+    }
+
+    async fn close(self) {
+        // A failure to close a file that was only read loses nothing.
+        let _ = self.file.close().await;
+    }
+
+    /// Reads and verifies the chunk at `offset`, a multiple of 4 KiB; its bytes are in the window.
+    async fn chunk(&mut self, offset: u64) -> Result<Result<ChunkHeader, Flaw>, StorageError> {
+        if self.len.saturating_sub(offset) < BLOCK {
+            return Ok(Err(Flaw::Cut));
+        }
+        self.load(offset, DISK_ALIGN, CHUNK_BYTES).await?;
+        let bytes = self.bytes(offset, HEADER_BYTES);
+        let header = match ChunkHeader::decode(bytes, self.identity, self.number, offset) {
+            Ok(header) => header,
+            Err(error) => return Ok(Err(Flaw::Header(error))),
+        };
+        let chunk_bytes = header.chunk_bytes();
+        if self.len.saturating_sub(offset) < chunk_bytes {
+            return Ok(Err(Flaw::Cut));
+        }
+        let len = chunk_bytes as usize;
+        self.load(offset, len, len).await?;
+        let body = self.bytes(offset, len).get(HEADER_BYTES..);
+        let whole = body.is_some_and(|body| header.verifies(body));
+        let payload = self.payload(offset, &header);
+        let fits = if header.last {
+            Totals::decode(payload).is_some()
+        } else {
+            Entries::checked(&header, payload).is_some()
+        };
+        Ok(if whole && fits {
+            Ok(header)
+        } else {
+            Err(Flaw::Body(header))
+        })
+    }
+
+    /// Hands out the entries of the chunk at `offset`, which was just read, and says how many
+    /// there were. `before` is the number of entries handed out so far.
+    fn hand_out(
+        &self,
+        offset: u64,
+        header: &ChunkHeader,
+        before: u64,
+        entry: &mut impl FnMut(&[u8]) -> Result<(), ApplyError>,
+    ) -> Result<u64, StorageError> {
+        let mut count = 0;
+        for bytes in Entries::checked(header, self.payload(offset, header))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            entry(bytes).map_err(|source| StorageError::ApplyEntry {
+                path: self.path.clone(),
+                offset,
+                entry: before + count,
+                source,
+            })?;
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// Brings at least `least` bytes from `offset` on into the window, and up to `most` if
+    /// anything has to be read: both are multiples of 4 KiB, and `least` of them lie in the file.
+    async fn load(&mut self, offset: u64, least: usize, most: usize) -> Result<(), StorageError> {
+        let held = self.bytes(offset, usize::MAX).len();
+        if held >= least {
+            return Ok(());
+        }
+        // What is held is the window's end.
+        self.window.drain(..self.window.len() - held);
+        self.start = offset;
+        let most = (self.len - self.len % BLOCK)
+            .saturating_sub(offset)
+            .min(most as u64) as usize;
+        while self.window.len() < most {
+            let at = offset + self.window.len() as u64;
+            let len = (most - self.window.len()).min(DISK_IO_BYTES_MAX);
+            let bytes = self
+                .file
+                .read_at(at, len)
+                .await
+                .map_err(StorageError::io_at("read", &self.path, at))?;
+            // Part of a block comes only from the end of a file that was just cut.
+            let whole = bytes.len() - bytes.len() % DISK_ALIGN;
+            match bytes.get(..whole.min(len)) {
+                Some(bytes) if !bytes.is_empty() => self.window.extend_from_slice(bytes),
+                _ => {
+                    return Err(StorageError::ShortRead {
+                        path: self.path.clone(),
+                        offset: at,
+                        expected: len,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Up to `len` bytes from `offset` on, as far as they are in the window.
+    fn bytes(&self, offset: u64, len: usize) -> &[u8] {
+        let skip = offset
+            .checked_sub(self.start)
+            .and_then(|skip| usize::try_from(skip).ok());
+        let bytes = skip.and_then(|skip| self.window.get(skip..));
+        let bytes = bytes.unwrap_or_default();
+        bytes.get(..len).unwrap_or(bytes)
+    }
+
+    /// The payload of the chunk at `offset`, which is in the window.
+    fn payload(&self, offset: u64, header: &ChunkHeader) -> &[u8] {
+        let len = HEADER_BYTES.saturating_add(header.payload_bytes as usize);
+        self.bytes(offset, len)
+            .get(HEADER_BYTES..)
+            .unwrap_or_default()
+    }
+
+    fn damaged(&self, offset: u64, what: &'static str) -> StorageError {
+        StorageError::DamagedCheckpoint {
+            path: self.path.clone(),
+            offset,
+            what,
+        }
+    }
+
+    fn refusal(&self, offset: u64, flaw: Flaw) -> StorageError {
+        let path = self.path.clone();
+        match flaw {
+            Flaw::Header(HeaderError::Foreign) => StorageError::ForeignFile { path },
+            Flaw::Header(HeaderError::Format(found)) => StorageError::UnsupportedFormat {
+                path,
+                found,
+                supported: FORMAT,
+            },
+            Flaw::Header(HeaderError::Damaged) => {
+                self.damaged(offset, "the header does not verify")
+            }
+            Flaw::Cut => self.damaged(offset, "the file ends before the chunk does"),
+            Flaw::Body(_) => self.damaged(offset, "the entries do not verify"),
+        }
+    }
+}

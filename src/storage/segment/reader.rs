@@ -1,0 +1,244 @@
+//! Reading blocks: several that lie together in one direct read, each verified.
+//!
+//! Open files are kept, up to a bound; the one not read for longest is closed.
+//! Running out of descriptors is an error of the read that met it, and of
+//! nothing else.
+
+use std::cell::RefCell;
+use std::num::NonZeroUsize;
+use std::ops::{Deref, Range};
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use lru::LruCache;
+
+use super::format::{
+    BLOCK_HEADER_BYTES, BlockKey, FILE_HEADER_BYTES, FORMAT, FileHeaderError, Place, SegmentId,
+    check_file_header, decode_block_header, verify_block,
+};
+use crate::base::limits::{BLOCK_BYTES_MAX, DISK_ALIGN, DISK_IO_BYTES_MAX};
+use crate::storage::disk::{Access, Disk, DiskFile, ReadBuf};
+use crate::storage::error::StorageError;
+
+const PAGE: u64 = DISK_ALIGN as u64;
+
+/// Reads blocks; one for each core. Clones share the open files.
+pub struct BlockReader<D: Disk>(Rc<Inner<D>>);
+
+impl<D: Disk> Clone for BlockReader<D> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+struct Inner<D: Disk> {
+    disk: D,
+    dir: PathBuf,
+    seed: u64,
+    files: RefCell<LruCache<SegmentId, Rc<OpenFile<D>>>>,
+}
+
+struct OpenFile<D: Disk> {
+    file: D::File,
+    path: PathBuf,
+}
+
+/// The payload of a block that was read. Blocks of one read share its buffer.
+#[derive(Clone, Debug)]
+pub struct BlockBytes {
+    buffer: ReadBuf,
+    range: Range<usize>,
+}
+
+impl Deref for BlockBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.buffer.get(self.range.clone()).unwrap_or_default()
+    }
+}
+
+/// What going through a whole segment found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScanReport {
+    /// Whole blocks.
+    pub blocks: u64,
+    /// Bytes of them, headers included.
+    pub bytes: u64,
+    /// Bytes, in whole pages, that are neither a block's nor zero: damage, or remains of a write
+    /// that failed.
+    pub skipped_bytes: u64,
+}
+
+/// Whether one read may bring both blocks, of which `first` lies before `next`.
+#[must_use]
+pub fn span_fits(first: Place, next: Place) -> bool {
+    let from = u64::from(first.offset) / PAGE * PAGE;
+    first.segment == next.segment
+        && first.offset <= next.offset
+        && next.end().next_multiple_of(PAGE) - from <= DISK_IO_BYTES_MAX as u64
+}
+
+impl<D: Disk> BlockReader<D> {
+    /// A reader of the segments in `dir`, which keeps at most `open_files_max` (at least 1) open.
+    #[must_use]
+    pub fn new(disk: D, dir: PathBuf, seed: u64, open_files_max: usize) -> Self {
+        let files = NonZeroUsize::new(open_files_max).unwrap_or(NonZeroUsize::MIN);
+        Self(Rc::new(Inner {
+            disk,
+            dir,
+            seed,
+            files: RefCell::new(LruCache::new(files)),
+        }))
+    }
+
+    /// Reads blocks that lie in ascending order and fit one read ([`span_fits`]).
+    ///
+    /// # Errors
+    /// [`StorageError::DamagedBlock`] when one is not there whole, or is another;
+    /// [`StorageError::Io`].
+    pub async fn read(
+        &self,
+        blocks: &[(Place, BlockKey)],
+    ) -> Result<Vec<BlockBytes>, StorageError> {
+        let (Some((first, _)), Some((last, _))) = (blocks.first(), blocks.last()) else {
+            return Ok(Vec::new());
+        };
+        assert!(span_fits(*first, *last), "blocks of one read lie together");
+        let open = self.open(first.segment).await?;
+        let from = u64::from(first.offset) / PAGE * PAGE;
+        let len = (last.end().next_multiple_of(PAGE) - from) as usize;
+        let buffer = open
+            .file
+            .read_at(from, len)
+            .await
+            .map_err(StorageError::io_at("read", &open.path, from))?;
+        let mut found = Vec::with_capacity(blocks.len());
+        for (place, key) in blocks {
+            let at = (u64::from(place.offset) - from) as usize;
+            let bytes = buffer.get(at..).unwrap_or_default();
+            if verify_block(*place, *key, self.0.seed, bytes).is_none() {
+                return Err(StorageError::DamagedBlock {
+                    path: open.path.clone(),
+                    offset: u64::from(place.offset),
+                    bytes: place.bytes(),
+                    stream: key.owner,
+                    start: key.start,
+                });
+            }
+            let payload = at + BLOCK_HEADER_BYTES;
+            found.push(BlockBytes {
+                buffer: buffer.clone(),
+                range: payload..payload + place.len as usize,
+            });
+        }
+        Ok(found)
+    }
+
+    /// Goes through every whole block of a segment, in the order in which they lie. What does not
+    /// verify is passed over, to the next page.
+    ///
+    /// # Errors
+    /// [`StorageError`] when the file cannot be read, or is no segment.
+    pub async fn scan(
+        &self,
+        id: SegmentId,
+        mut found: impl FnMut(Place, BlockKey, &[u8]),
+    ) -> Result<ScanReport, StorageError> {
+        let open = self.open(id).await?;
+        let file_bytes = open
+            .file
+            .len()
+            .await
+            .map_err(StorageError::io("stat", &open.path))?;
+        let mut report = ScanReport::default();
+        let mut at = FILE_HEADER_BYTES as u64;
+        let mut window: Option<(u64, ReadBuf)> = None;
+        let block_max = (BLOCK_HEADER_BYTES + BLOCK_BYTES_MAX) as u64;
+        while at < file_bytes {
+            let covers = window.as_ref().is_some_and(|(from, buffer)| {
+                let end = from + buffer.len() as u64;
+                *from <= at && (at + block_max <= end || end >= file_bytes)
+            });
+            if !covers {
+                let from = at / PAGE * PAGE;
+                let left = (file_bytes - from).next_multiple_of(PAGE);
+                let len = left.min(DISK_IO_BYTES_MAX as u64) as usize;
+                let buffer = open
+                    .file
+                    .read_at(from, len)
+                    .await
+                    .map_err(StorageError::io_at("read", &open.path, from))?;
+                if buffer.is_empty() {
+                    break;
+                }
+                window = Some((from, buffer));
+            }
+            let Some((from, buffer)) = &window else {
+                break;
+            };
+            let bytes = buffer.get((at - from) as usize..).unwrap_or_default();
+            let block = decode_block_header(id, bytes)
+                .filter(|(place, _)| u64::from(place.offset) == at)
+                .and_then(|(place, key)| {
+                    let payload = verify_block(place, key, self.0.seed, bytes)?;
+                    Some((place, key, payload))
+                });
+            match block {
+                Some((place, key, payload)) => {
+                    report.blocks += 1;
+                    report.bytes += place.bytes();
+                    found(place, key, payload);
+                    at = place.end();
+                }
+                None => {
+                    let next = at / PAGE * PAGE + PAGE;
+                    let rest = bytes.get(..(next - at) as usize).unwrap_or(bytes);
+                    if rest.iter().any(|byte| *byte != 0) {
+                        report.skipped_bytes += next - at;
+                    }
+                    at = next;
+                }
+            }
+        }
+        Ok(report)
+    }
+
+    /// Closes the file of a segment, if it is open.
+    pub fn forget(&self, id: SegmentId) {
+        self.0.files.borrow_mut().pop(&id);
+    }
+
+    async fn open(&self, id: SegmentId) -> Result<Rc<OpenFile<D>>, StorageError> {
+        let inner = &*self.0;
+        if let Some(open) = inner.files.borrow_mut().get(&id) {
+            return Ok(open.clone());
+        }
+        let path = inner.dir.join(id.name());
+        let file = match inner.disk.open(&path, Access::Read).await {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Err(StorageError::MissingFile { path });
+            }
+            Err(error) => return Err(StorageError::io("open", &path)(error)),
+        };
+        let header = file
+            .read_at(0, FILE_HEADER_BYTES)
+            .await
+            .map_err(StorageError::io_at("read", &path, 0))?;
+        match check_file_header(id, inner.seed, &header) {
+            Ok(()) => {}
+            Err(FileHeaderError::Damaged) => return Err(StorageError::DamagedFileHeader { path }),
+            Err(FileHeaderError::Format(found)) => {
+                return Err(StorageError::UnsupportedFormat {
+                    path,
+                    found,
+                    supported: FORMAT,
+                });
+            }
+        }
+        let open = Rc::new(OpenFile { file, path });
+        inner.files.borrow_mut().put(id, open.clone());
+        Ok(open)
+    }
+}

@@ -1,0 +1,165 @@
+//! The directory of segments: what must be there at start, and what goes.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::format::SegmentId;
+use super::holdings::{Segment, SegmentGraveyard};
+use super::reader::BlockReader;
+use crate::base::limits::DISK_ALIGN;
+use crate::storage::disk::{Access, Disk, DiskFile};
+use crate::storage::error::StorageError;
+
+/// Name of the directory of segments in the data directory.
+pub const DIR_NAME: &str = "segments";
+
+/// The directory of segments below a data directory, made if it is not there.
+///
+/// # Errors
+/// [`StorageError::Io`].
+pub fn prepare_dir(data_dir: &Path) -> Result<PathBuf, StorageError> {
+    crate::storage::data_dir::prepare_dir(data_dir, DIR_NAME)
+}
+
+/// The segments that have files in `dir`, and the names beside them that are not ours.
+///
+/// # Errors
+/// [`StorageError::Io`].
+pub async fn list<D: Disk>(
+    disk: &D,
+    dir: &Path,
+) -> Result<(Vec<SegmentId>, Vec<PathBuf>), StorageError> {
+    let names = disk
+        .list_dir(dir)
+        .await
+        .map_err(StorageError::io("list", dir))?;
+    let (mut segments, mut unknown) = (Vec::new(), Vec::new());
+    for name in names {
+        match SegmentId::parse(&name) {
+            Some(id) => segments.push(id),
+            None => unknown.push(dir.join(name)),
+        }
+    }
+    Ok((segments, unknown))
+}
+
+/// At start: checks that every segment in `named` is there and reaches as far as its streams need
+/// it, gives back what lies behind that, and removes the files that no stream needs. `segments`
+/// learn what their files take.
+///
+/// # Errors
+/// [`StorageError::MissingFile`], [`StorageError::WrongLength`], [`StorageError::Io`].
+pub async fn reconcile<D: Disk>(
+    disk: &D,
+    dir: &Path,
+    named: &HashMap<SegmentId, u64>,
+    segments: &HashMap<SegmentId, Arc<Segment>>,
+) -> Result<(), StorageError> {
+    let (present, unknown) = list(disk, dir).await?;
+    for path in unknown {
+        tracing::warn!(path = %path.display(), "not ours: left alone");
+    }
+    let mut found = 0;
+    for id in present {
+        let path = dir.join(id.name());
+        let Some(end) = named.get(&id) else {
+            // A crash came before a checkpoint named it, or before it was removed.
+            disk.remove(&path)
+                .await
+                .map_err(StorageError::io("remove", &path))?;
+            continue;
+        };
+        found += 1;
+        let end = end.next_multiple_of(DISK_ALIGN as u64);
+        let len = fit(disk, &path, end).await?;
+        if let Some(segment) = segments.get(&id) {
+            segment.set_taken_bytes(len);
+        }
+    }
+    if found == named.len() {
+        return Ok(());
+    }
+    for id in named.keys() {
+        let path = dir.join(id.name());
+        if let Err(error) = disk.open(&path, Access::Read).await {
+            if error.kind() == std::io::ErrorKind::NotFound {
+                return Err(StorageError::MissingFile { path });
+            }
+            return Err(StorageError::io("open", &path)(error));
+        }
+    }
+    Ok(())
+}
+
+/// Cuts a file to `end` if it is longer; refuses one that is shorter. Returns its length.
+async fn fit<D: Disk>(disk: &D, path: &Path, end: u64) -> Result<u64, StorageError> {
+    let file = disk
+        .open(path, Access::Write)
+        .await
+        .map_err(StorageError::io("open", path))?;
+    let found = file.len().await.map_err(StorageError::io("stat", path))?;
+    if found < end {
+        return Err(StorageError::WrongLength {
+            path: path.to_owned(),
+            found,
+            expected: end,
+        });
+    }
+    if found > end {
+        file.truncate(end)
+            .await
+            .map_err(StorageError::io("truncate", path))?;
+    }
+    file.close()
+        .await
+        .map_err(StorageError::io("close", path))?;
+    Ok(end)
+}
+
+/// Gives the space of a range of a segment back.
+///
+/// # Errors
+/// [`StorageError::Io`]; a file system that cannot is no error.
+pub async fn punch<D: Disk>(
+    disk: &D,
+    dir: &Path,
+    id: SegmentId,
+    range: Range<u64>,
+) -> Result<(), StorageError> {
+    let path = dir.join(id.name());
+    let file = disk
+        .open(&path, Access::Write)
+        .await
+        .map_err(StorageError::io("open", &path))?;
+    match file.punch(range.start, range.end - range.start).await {
+        Err(error) if error.raw_os_error() != Some(libc::EOPNOTSUPP) => {
+            return Err(StorageError::io_at("punch", &path, range.start)(error));
+        }
+        _ => {}
+    }
+    file.close().await.map_err(StorageError::io("close", &path))
+}
+
+/// Removes the files of segments that nobody needs, at most `count_max`.
+pub async fn bury<D: Disk>(
+    disk: &D,
+    dir: &Path,
+    graveyard: &SegmentGraveyard,
+    reader: &BlockReader<D>,
+    count_max: usize,
+) {
+    for _ in 0..count_max {
+        let Some(id) = graveyard.0.pop() else {
+            return;
+        };
+        reader.forget(id);
+        let path = dir.join(id.name());
+        if let Err(error) = disk.remove(&path).await
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::warn!(path = %path.display(), "cannot remove a segment: {error}");
+        }
+    }
+}
