@@ -16,6 +16,7 @@ use crate::{
     },
     json::array_view::ArrayView,
     protocol::error::{Refusal, error_body},
+    shard::run::BlockRun,
     storage::blob::BlobFile,
 };
 
@@ -136,7 +137,7 @@ pub enum Body {
     /// Bytes as they are stored.
     Stored(VecDeque<Source>),
     /// Stored messages as one JSON array.
-    Array(VecDeque<Bytes>, ArrayView),
+    Array(VecDeque<Source>, ArrayView),
     /// The parts of a bootstrap.
     Multipart(Box<Multipart>),
 }
@@ -148,6 +149,19 @@ pub enum Source {
     Memory(Bytes),
     /// In a blob's file, from the first offset to before the second.
     File(Arc<BlobFile>, u64, u64),
+    /// In a block of a segment.
+    Block(BlockRun),
+}
+
+impl Source {
+    /// The block it is in, if it is in one.
+    #[must_use]
+    pub fn block(&self) -> Option<&BlockRun> {
+        match self {
+            Self::Block(run) => Some(run),
+            Self::Memory(_) | Self::File(..) => None,
+        }
+    }
 }
 
 /// The next piece of a body.
@@ -156,6 +170,8 @@ pub enum Piece {
     Shared(Bytes),
     /// This part of a blob's file.
     File(Arc<BlobFile>, u64, u64),
+    /// The next block of a segment: read it and give it to [`Body::fetched`].
+    Fetch,
     /// What was written to the buffer.
     Buffered,
     /// There is none.
@@ -167,6 +183,7 @@ impl From<Source> for Piece {
         match source {
             Source::Memory(bytes) => Self::Shared(bytes),
             Source::File(file, start, end) => Self::File(file, start, end),
+            Source::Block(_) => Self::Fetch,
         }
     }
 }
@@ -174,12 +191,40 @@ impl From<Source> for Piece {
 impl Body {
     /// Bytes as they are stored, for a GET.
     #[must_use]
-    pub fn stored(envelope: &Envelope, pieces: Vec<Bytes>) -> Self {
+    pub fn stored(envelope: &Envelope, sources: VecDeque<Source>) -> Self {
         if envelope.is_head {
             Self::None
         } else {
-            Self::Stored(pieces.into_iter().map(Source::Memory).collect())
+            Self::Stored(sources)
         }
+    }
+
+    /// The blocks it needs, in the order in which [`next`](Self::next) asks for them.
+    #[must_use]
+    pub fn blocks(&self) -> Vec<BlockRun> {
+        let sources = match self {
+            Self::Stored(sources) | Self::Array(sources, _) => sources,
+            Self::Multipart(parts) => match &parts.snapshot {
+                Some((_, sources)) => sources,
+                None => return Vec::new(),
+            },
+            Self::None => return Vec::new(),
+        };
+        sources.iter().filter_map(Source::block).cloned().collect()
+    }
+
+    /// Takes the bytes of the block that [`Piece::Fetch`] asked for. True if they are to be written
+    /// as they are; otherwise what becomes of them is in `out`.
+    #[must_use]
+    pub fn fetched(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> bool {
+        let Self::Array(sources, view) = self else {
+            return true;
+        };
+        view.push(bytes, out);
+        if sources.is_empty() {
+            view.finish(out);
+        }
+        false
     }
 
     /// Takes the next piece: a shared one, or one of about [`PIECE_BYTES`] written to `out`.
@@ -187,16 +232,20 @@ impl Body {
         match self {
             Self::None => Piece::Done,
             Self::Stored(sources) => sources.pop_front().map_or(Piece::Done, Piece::from),
-            Self::Array(pieces, view) => {
-                let Some(mut piece) = pieces.pop_front() else {
-                    *self = Self::None;
-                    return Piece::Done;
+            Self::Array(sources, view) => {
+                let mut piece = match sources.pop_front() {
+                    None => {
+                        *self = Self::None;
+                        return Piece::Done;
+                    }
+                    Some(Source::Memory(piece)) => piece,
+                    Some(other) => return other.into(),
                 };
                 let rest = piece.split_off(piece.len().min(PIECE_BYTES));
                 view.push(&piece, out);
                 if !rest.is_empty() {
-                    pieces.push_front(rest);
-                } else if pieces.is_empty() {
+                    sources.push_front(Source::Memory(rest));
+                } else if sources.is_empty() {
                     view.finish(out);
                 }
                 Piece::Buffered

@@ -1,5 +1,7 @@
 //! GET of a bootstrap: answer out (extensions 3).
 
+use bytes::Bytes;
+
 use crate::{
     http::{
         answer::{Body, Envelope, Multipart, Shared},
@@ -10,12 +12,14 @@ use crate::{
     shard::request::BootstrapReply,
 };
 
-/// Writes the head of a bootstrap; returns its body. `random` makes its boundary and must be
+/// Writes the head of a bootstrap; returns its body. `updates` are the bytes of the reply's window;
+/// `random` makes its boundary and must be
 /// unpredictable and used once.
 pub fn answer(
     envelope: &Envelope,
     shared: &Shared,
-    reply: BootstrapReply,
+    reply: &BootstrapReply,
+    updates: Vec<Bytes>,
     random: [u8; 16],
     out: &mut Vec<u8>,
 ) -> Body {
@@ -34,7 +38,7 @@ pub fn answer(
     );
     if per_message {
         let mut in_message = 0u64;
-        for piece in &reply.bytes {
+        for piece in &updates {
             let mut start = 0;
             for end in memchr::memchr_iter(b'\n', piece) {
                 length.part(update_type.len(), in_message + (end + 1 - start) as u64);
@@ -67,16 +71,22 @@ pub fn answer(
     if envelope.is_head {
         return Body::None;
     }
-    let snapshot = reply
-        .snapshot
-        .as_ref()
-        .map(|snapshot| slice(&snapshot.body, 0, snapshot.meta.len));
+    let stream = reply.incarnation;
+    let snapshot = reply.snapshot.as_ref().map(|snapshot| {
+        slice(
+            &snapshot.body,
+            &reply.segments,
+            stream,
+            0,
+            snapshot.meta.len,
+        )
+    });
     Body::Multipart(Box::new(Multipart::new(
         MultipartWriter::new(boundary),
         snapshot_type.as_bytes(),
         snapshot.unwrap_or_default(),
         update_type.as_bytes(),
-        reply.bytes,
+        updates,
         per_message,
     )))
 }

@@ -1,10 +1,12 @@
 //! GET of a stream, catch-up, long-poll and SSE: answers out (base protocol
 //! 5.6 to 5.8; extensions 9; decisions, Two surfaces).
 
+use std::collections::VecDeque;
+
 use crate::{
     base::limits::PIECE_BYTES,
     http::{
-        answer::{Body, Envelope, Shared},
+        answer::{Body, Envelope, Shared, Source},
         encode::ResponseHead,
     },
     json::array_view::{ArrayView, array_view_len},
@@ -23,6 +25,9 @@ use crate::{
 /// browsers).
 const SANDBOX: &[u8] = b"sandbox";
 
+/// An answer with up to this many stored bytes is one write with its head, in bytes.
+pub const SMALL_BYTES_MAX: u64 = PIECE_BYTES as u64 / 4;
+
 /// How a read was asked for, as far as its answer depends on it.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadContext<'a> {
@@ -39,11 +44,12 @@ pub struct ReadContext<'a> {
 }
 
 /// Writes the head of a catch-up or long-poll answer with data (or, for a catch-up at the tail,
-/// none); returns its body.
+/// none); returns its body. `sources` have the bytes of the reply's window.
 pub fn answer(
     envelope: &Envelope,
     shared: &Shared,
-    reply: ReadReply,
+    reply: &ReadReply,
+    sources: VecDeque<Source>,
     context: &ReadContext<'_>,
     out: &mut Vec<u8>,
 ) -> Body {
@@ -92,17 +98,24 @@ pub fn answer(
             view.finish(out);
             return Body::None;
         }
-        return Body::Array(reply.bytes.into(), view);
+        return Body::Array(sources, view);
     }
     head.finish_with_length(window.len());
-    if window.len() <= PIECE_BYTES as u64 / 4 && !envelope.is_head {
+    if window.len() <= SMALL_BYTES_MAX && !envelope.is_head && is_in_memory(&sources) {
         // One write for head and body.
-        for piece in &reply.bytes {
-            out.extend_from_slice(piece);
+        for source in &sources {
+            if let Source::Memory(piece) = source {
+                out.extend_from_slice(piece);
+            }
         }
         return Body::None;
     }
-    Body::stored(envelope, reply.bytes)
+    Body::stored(envelope, sources)
+}
+
+fn is_in_memory(sources: &VecDeque<Source>) -> bool {
+    let mut sources = sources.iter();
+    sources.all(|source| matches!(source, Source::Memory(_)))
 }
 
 /// Writes the answer of a long-poll that has nothing to return: its time is over, or the stream is

@@ -1,7 +1,7 @@
 //! Snapshot publish, parts and reads: requests in, answers out (extensions
 //! 2.2, 2.5; source 1).
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use crate::{
     http::{
@@ -17,7 +17,12 @@ use crate::{
         producer::{Digest, parse_digest},
         snapshot::{SnapshotMeta, parse_parts_count},
     },
-    shard::{request::SnapshotReply, stream::Blob},
+    shard::{
+        request::SnapshotReply,
+        run::BlockRun,
+        stream::{Blob, blob_key},
+    },
+    storage::segment::Segment,
 };
 
 /// The content type of a snapshot to publish; octets when it names none.
@@ -157,11 +162,25 @@ pub fn read(
     if envelope.is_head {
         return Ok(Body::None);
     }
-    Ok(Body::Stored(slice(&reply.snapshot.body, start, end)))
+    let stream = reply.incarnation;
+    let body = &reply.snapshot.body;
+    Ok(Body::Stored(slice(
+        body,
+        &reply.segments,
+        stream,
+        start,
+        end,
+    )))
 }
 
-/// The sources of `[start, end)` of a body in pieces.
-pub(super) fn slice(blobs: &[Blob], start: u64, end: u64) -> VecDeque<Source> {
+/// The sources of `[start, end)` of a body of `stream` in pieces, some of them in `segments`.
+pub(super) fn slice(
+    blobs: &[Blob],
+    segments: &[Arc<Segment>],
+    stream: Incarnation,
+    start: u64,
+    end: u64,
+) -> VecDeque<Source> {
     let mut at = 0u64;
     let mut sources = VecDeque::new();
     for blob in blobs {
@@ -169,10 +188,25 @@ pub(super) fn slice(blobs: &[Blob], start: u64, end: u64) -> VecDeque<Source> {
         let from = start.saturating_sub(at).min(len);
         let to = end.saturating_sub(at).min(len);
         if from < to {
-            sources.push_back(match blob {
-                Blob::Memory(bytes) => Source::Memory(bytes.slice(from as usize..to as usize)),
-                Blob::File(file) => Source::File(file.clone(), from, to),
-            });
+            match blob {
+                Blob::Memory(bytes) => {
+                    let part = bytes.slice(from as usize..to as usize);
+                    sources.push_back(Source::Memory(part));
+                }
+                Blob::File(file) => sources.push_back(Source::File(file.clone(), from, to)),
+                Blob::Block(place) => {
+                    let segment = segments.iter().find(|known| known.id == place.segment);
+                    sources.extend(segment.map(|segment| {
+                        Source::Block(BlockRun {
+                            segment: segment.clone(),
+                            place: *place,
+                            key: blob_key(stream),
+                            from: from as u32,
+                            to: to as u32,
+                        })
+                    }));
+                }
+            }
         }
         at += len;
     }
@@ -196,12 +230,13 @@ mod tests {
         ];
         let gather = |start, end| {
             let mut text = Vec::new();
-            for source in slice(&blobs, start, end) {
+            for source in slice(&blobs, &[], Incarnation(1), start, end) {
                 match source {
                     Source::Memory(bytes) => text.extend_from_slice(&bytes),
                     Source::File(_, from, to) => {
                         text.extend_from_slice(&b"de"[from as usize..to as usize]);
                     }
+                    Source::Block(_) => panic!("there is none"),
                 }
             }
             text

@@ -45,8 +45,6 @@ pub struct Inherited {
     pub content_type: ContentType,
     /// The source's lifetime.
     pub lifetime: Lifetime,
-    /// The inherited bytes, by reference.
-    pub bytes: Vec<Bytes>,
 }
 
 /// What a create over an existing stream comes to: its configuration matches.

@@ -36,6 +36,7 @@ use crate::{
         exchange::{FilePieces, perform, yield_if_needed},
         live,
         socket::{Socket, SocketError},
+        stored::ReadAhead,
     },
     shard::request::{Reply, Request},
     storage::blob::BlobFile,
@@ -464,9 +465,18 @@ impl Client {
                 Body::None
             }
         };
+        let blocks = body.blocks();
+        let mut ahead = match blocks.is_empty() {
+            true => None,
+            false => Some(ReadAhead::charged(&self.core, blocks).map_err(|_| SocketError::Shed)?),
+        };
         loop {
             match body.next(&mut self.out) {
                 Piece::Done => break,
+                Piece::Fetch => {
+                    let Some(ahead) = &mut ahead else { break };
+                    Box::pin(self.fetch(&mut body, ahead)).await?;
+                }
                 Piece::Buffered => {
                     if self.out.len() >= OUTPUT_BYTES {
                         self.flush().await?;
@@ -493,6 +503,29 @@ impl Client {
         if self.out.len() >= OUTPUT_BYTES {
             self.flush().await?;
         }
+        Ok(())
+    }
+
+    /// Reads the next block that an answer needs, and writes what becomes of it. When it cannot be
+    /// read the connection breaks: the length that was promised cannot be kept.
+    async fn fetch(&mut self, body: &mut Body, ahead: &mut ReadAhead) -> Result<(), SocketError> {
+        let broken = |_| SocketError::Broken(std::io::ErrorKind::UnexpectedEof.into());
+        let block = ahead.next().await.map_err(broken)?;
+        if !body.fetched(&block, &mut self.out) {
+            if self.out.len() >= OUTPUT_BYTES {
+                self.flush().await?;
+                self.took(PIECE_SHARE).await;
+            }
+            return Ok(());
+        }
+        if block.len() + self.out.len() <= OUTPUT_BYTES {
+            self.out.extend_from_slice(&block);
+            return Ok(());
+        }
+        self.flush().await?;
+        let timeout = self.core.limits.write_timeout;
+        self.socket.write_all(&block, timeout).await?;
+        self.took(PIECE_SHARE).await;
         Ok(())
     }
 

@@ -22,7 +22,7 @@ use crate::{
         placement::Placement,
         request::{BatchNumber, Reply, Request, Watching},
     },
-    storage::{blob::BlobStore, disk::GlommioDisk},
+    storage::{blob::BlobStore, disk::GlommioDisk, segment::BlockReader},
 };
 
 /// One core.
@@ -61,6 +61,8 @@ pub struct Core {
     pub live_reads_max: usize,
     /// Snapshot bodies and parts in files.
     pub blobs: BlobStore<GlommioDisk>,
+    /// Blocks of segments.
+    pub blocks: BlockReader<GlommioDisk>,
 }
 
 impl Core {

@@ -1,7 +1,7 @@
 //! One request, from operation to answer: asks the owner, waits for what the
 //! outcome rests on, and writes the head of the answer.
 
-use std::{rc::Rc, sync::Arc};
+use std::{cell::Cell, rc::Rc, sync::Arc};
 
 use bytes::Bytes;
 
@@ -17,13 +17,14 @@ use crate::{
     protocol::{
         create::CreateRequest,
         error::Refusal,
+        incarnation::Incarnation,
         producer::Digest,
         snapshot::{Digester, PublishRequest, hex, parse_manifest},
     },
     server::core::Core,
     shard::{
-        request::{CommitRequest, Created, Reply, Request, Target},
-        stream::Blob,
+        request::{CommitRequest, Created, ReferRequest, Reply, Request, Target},
+        stream::{Blob, blob_key},
     },
     storage::{
         StorageError,
@@ -162,7 +163,7 @@ pub async fn perform(
         Operation::Retain(target, offset) => {
             let key = target.key.clone();
             let Reply::Retained(retained, incarnation) =
-                core.call(&key, Request::Retain(target, offset)).await?
+                core.ask(&key, Request::Retain(target, offset)).await?
             else {
                 return Err(Refusal::Internal);
             };
@@ -170,15 +171,17 @@ pub async fn perform(
         }
         Operation::Bootstrap(request) => {
             let key = request.key.clone();
-            let Reply::Bootstrap(reply) = core.call(&key, Request::Bootstrap(request)).await?
+            let Reply::Bootstrap(mut reply) = core.ask(&key, Request::Bootstrap(request)).await?
             else {
                 return Err(Refusal::Internal);
             };
+            let updates = core.load_charged(std::mem::take(&mut reply.runs)).await?;
             let random = core.rng.borrow_mut().unguessable::<16>();
             return Ok(bootstrap::answer(
                 envelope,
                 &core.shared.borrow(),
-                *reply,
+                &reply,
+                updates,
                 random,
                 out,
             ));
@@ -198,8 +201,13 @@ async fn create(core: &Rc<Core>, request: CreateRequest) -> Result<Created, Refu
         return created(reply);
     };
     let incarnation = core.shard.allocate_incarnation()?;
-    let refer = Request::Refer(fork.clone(), key.clone(), incarnation);
-    let Reply::Referred(inherited) = core.call(&fork.source, refer).await? else {
+    let refer = Request::Refer(ReferRequest {
+        fork: fork.clone(),
+        key: key.clone(),
+        incarnation,
+        counted: Cell::new(None),
+    });
+    let Reply::Referred(inherited) = core.ask(&fork.source, refer).await? else {
         return Err(Refusal::Internal);
     };
     let source = inherited.origin.incarnation;
@@ -250,7 +258,7 @@ async fn published(
     envelope: &Envelope,
     out: &mut Vec<u8>,
 ) -> Result<(), Refusal> {
-    let Reply::Published(meta, incarnation) = core.call(&target.key, request).await? else {
+    let Reply::Published(meta, incarnation) = core.ask(&target.key, request).await? else {
         return Err(Refusal::Internal);
     };
     snapshot::published(envelope, &core.shared.borrow(), &meta, incarnation, out);
@@ -266,13 +274,13 @@ async fn commit(
 ) -> Result<(), Refusal> {
     let target = request.target.clone();
     let begin = Request::BeginCommit(request.clone());
-    match core.call(&target.key, begin).await? {
+    match core.ask(&target.key, begin).await? {
         Reply::Published(meta, incarnation) => {
             snapshot::published(envelope, &core.shared.borrow(), &meta, incarnation, out);
             Ok(())
         }
-        Reply::Parts(parts, incarnation) => {
-            let digest = digest_of(core, &request, &parts).await;
+        Reply::Parts(parts, _pinned, incarnation) => {
+            let digest = digest_of(core, &request, &parts, incarnation).await;
             if let Err(refusal) = &digest {
                 tracing::error!(code = refusal.code(), "a snapshot part could not be read");
             }
@@ -319,12 +327,19 @@ async fn digest_of(
     core: &Rc<Core>,
     request: &CommitRequest,
     parts: &[Blob],
+    stream: Incarnation,
 ) -> Result<Digest, Refusal> {
     let mut digester = Digester::new(&request.content_type);
     let mut piece = Vec::new();
     for part in parts {
         match part {
             Blob::Memory(bytes) => digester.update(bytes),
+            Blob::Block(place) => {
+                let read = core.blocks.read(&[(*place, blob_key(stream))]).await;
+                for bytes in read.map_err(failed_read)? {
+                    digester.update(&bytes);
+                }
+            }
             Blob::File(file) => {
                 let mut pieces = FilePieces::open(core, file.clone(), 0, file.len).await?;
                 while pieces.next(&mut piece).await? {

@@ -37,6 +37,7 @@ use crate::{
         blob::{self, Graveyard},
         data_dir::{DataDir, Layout},
         journal::{self, Options, RecoveryReport},
+        segment::{self, SegmentGraveyard},
     },
 };
 
@@ -103,6 +104,9 @@ fn run(config: Config) -> Result<(), StartError> {
         layout,
         blob_dir: blob::prepare_dir(data_dir.path())?,
         graveyard: Graveyard::default(),
+        segments_dir: segment::prepare_dir(data_dir.path())?,
+        segment_graveyard: SegmentGraveyard::default(),
+        segment_seed: data_dir.manifest().segment_seed(),
         options,
         secret: data_dir.manifest().secret,
         first_block,

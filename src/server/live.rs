@@ -15,7 +15,7 @@ use glommio::timer::Timer;
 use crate::{
     base::limits::{EVENT_BYTES_MAX, LONG_POLL_BUCKET_MS, UNSENT_SMALL_BYTES},
     http::{
-        answer::{Body, Envelope},
+        answer::{Body, Envelope, Source},
         connection::Connection,
         encode,
         operation::ReadOperation,
@@ -65,14 +65,14 @@ pub async fn read_once(
     let watch = (live == Live::LongPoll).then(|| Watch::new(core.id));
     let key = operation.target.key.clone();
     let reply = core
-        .call(&key, Request::Read(request.clone(), watch))
+        .ask(&key, Request::Read(request.clone(), watch))
         .await?;
     let watching = match reply {
         Reply::Read(reply) if live == Live::LongPoll && reply.window.is_empty() => {
             return Ok(long_poll_over(core, operation, &reply, envelope, out));
         }
         Reply::Read(reply) => {
-            return Ok(answer_read(core, operation, reply, is_now, envelope, out));
+            return answer_read(core, operation, reply, is_now, envelope, out).await;
         }
         Reply::Watching(watching) => watching,
         _ => return Err(Refusal::Internal),
@@ -87,12 +87,12 @@ pub async fn read_once(
     // Whatever woke it, the answer is what the stream is now; it must be the same stream.
     request.start = StartOffset::At(watching.start);
     request.precondition = Some(watching.extent.incarnation);
-    match core.call(&key, Request::Read(request, None)).await? {
+    match core.ask(&key, Request::Read(request, None)).await? {
         Reply::Read(reply) if reply.window.is_empty() => {
             Ok(long_poll_over(core, operation, &reply, envelope, out))
         }
         // What arrived while waiting is data at a fixed offset, also for offset=now.
-        Reply::Read(reply) => Ok(answer_read(core, operation, reply, false, envelope, out)),
+        Reply::Read(reply) => answer_read(core, operation, reply, false, envelope, out).await,
         _ => Err(Refusal::Internal),
     }
 }
@@ -112,14 +112,21 @@ fn request_of(operation: &ReadOperation) -> ReadRequest {
     }
 }
 
-fn answer_read(
+async fn answer_read(
     core: &Rc<Core>,
     operation: &ReadOperation,
-    reply: ReadReply,
+    mut reply: ReadReply,
     is_now: bool,
     envelope: &Envelope,
     out: &mut Vec<u8>,
-) -> Body {
+) -> Result<Body, Refusal> {
+    let runs = std::mem::take(&mut reply.runs);
+    let sources = if reply.window.len() <= read::SMALL_BYTES_MAX {
+        let loaded = core.load(runs).await?;
+        loaded.into_iter().map(Source::Memory).collect()
+    } else {
+        core.sources(runs).await?
+    };
     let is_long_poll = operation.query.live == Live::LongPoll;
     let context = ReadContext {
         surface: operation.surface,
@@ -128,7 +135,10 @@ fn answer_read(
         cursor: is_long_poll.then(|| core.cursor(operation.query.cursor.as_deref())),
         now_ms: core.clock.now_ms(),
     };
-    read::answer(envelope, &core.shared.borrow(), reply, &context, out)
+    let shared = core.shared.borrow();
+    Ok(read::answer(
+        envelope, &shared, &reply, sources, &context, out,
+    ))
 }
 
 fn long_poll_over(
@@ -213,7 +223,7 @@ pub async fn open(
     let request = request_of(operation);
     let key = &operation.target.key;
     let tail = Request::Tail(request, Watch::new(core.id));
-    let Reply::Watching(watching) = core.call(key, tail).await? else {
+    let Reply::Watching(watching) = core.ask(key, tail).await? else {
         return Err(Refusal::Internal);
     };
     let reader = core.join(key, &watching);
@@ -400,13 +410,14 @@ impl EventStream {
             bytes_max: key.bytes_max,
         };
         let reply = core
-            .call_shard(self.reader.owner(), Request::Event(request))
+            .ask_shard(self.reader.owner(), Request::Event(request))
             .await?;
         let Reply::Event(reply) = reply else {
             return Err(Refusal::Internal);
         };
         let mut text = Vec::new();
-        match reply.bytes.as_slice() {
+        let pieces = core.load(reply.runs).await?;
+        match pieces.as_slice() {
             [] => {}
             [piece] => {
                 sse::data_event(key.framing, piece, reply.after_cr, &mut text);

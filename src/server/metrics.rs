@@ -55,6 +55,18 @@ metrics! {
     journal_batches_total: Counter, "", "Batches that became durable.";
     journal_batch_bytes_total: Counter, "bytes", "Bytes written for batches, headers and padding included.";
     journal_syncs_total: Counter, "", "Syncs of the journal.";
+    journal_bytes: Gauge, "bytes", "Journal behind the last checkpoint: what a start reads.";
+    unflushed_bytes: Gauge, "bytes", "Bytes of streams in memory and journal alone, not in segments yet.";
+    segments: Gauge, "", "Segment files with live blocks.";
+    segment_live_bytes: Gauge, "bytes", "Live blocks in segments, headers included.";
+    segment_taken_bytes: Gauge, "bytes", "Segment files on disk; one that several shards use is counted by each.";
+    segment_written_bytes_total: Counter, "bytes", "Bytes written to segments, for blocks moved included.";
+    compacted_bytes_total: Counter, "bytes", "Bytes of blocks moved to empty a segment.";
+    punched_bytes_total: Counter, "bytes", "Bytes given back from within segments.";
+    checkpoints_total: Counter, "", "Checkpoints written.";
+    checkpoint_bytes: Gauge, "bytes", "The last checkpoint's file.";
+    checkpoint_written_bytes_total: Counter, "bytes", "Bytes written for checkpoints.";
+    keeper_failures_total: Counter, "", "Failed attempts to write segments or checkpoints; tried again, but act on it.";
     journal_failed: Gauge, "", "1 once a write or sync of the journal failed: the shard takes no writes; act on it.";
 }
 

@@ -27,6 +27,7 @@ pub mod repair;
 pub mod reshard;
 pub mod seat;
 pub mod socket;
+pub mod stored;
 pub mod turnstile;
 pub mod worker;
 

@@ -9,8 +9,9 @@
 //!    blobs without their files included;
 //! 3. the records left out, the blobs that nothing names any more and a report
 //!    go to the quarantine, durable;
-//! 4. if anything has to change, all records are written into a new layout, as
-//!    for another number of shards, and one rename of the manifest decides.
+//! 4. if anything has to change, the streams that are left are written into a
+//!    new layout, as for another number of shards, and one rename of the
+//!    manifest decides.
 //!
 //! So the outcome is an ordinary directory: the next start needs no `--repair`
 //! and tolerates no gap. A crash at any step leaves a directory that refuses to
@@ -40,7 +41,7 @@ use crate::{
         reshard::{self, disk, on_executor},
     },
     shard::{
-        salvage::{self, Edits, Loss, Salvage},
+        salvage::{self, Loss, Salvage},
         tables::Tables,
     },
     storage::{
@@ -77,9 +78,9 @@ pub fn repair(data_dir: &mut DataDir, config: &Config) -> Result<(), StartError>
         layout,
     };
     let quarantine = ground.quarantine.clone();
-    let (shards, edits) = on_executor(config, move || async move { ground.work().await })?;
+    let (shards, tables) = on_executor(config, move || async move { ground.work().await })?;
     let lines: Vec<String> = shards.iter().flat_map(Found::lines).collect();
-    if lines.is_empty() && edits.is_none() {
+    if lines.is_empty() && tables.is_none() {
         remove_empty(&quarantine);
         tracing::info!("repair: everything verifies; nothing was changed");
         return Ok(());
@@ -94,9 +95,9 @@ pub fn repair(data_dir: &mut DataDir, config: &Config) -> Result<(), StartError>
         lines.len(),
         quarantine.join("report.txt").display()
     );
-    if let Some(edits) = edits {
+    if let Some(tables) = tables {
         let shards = data_dir.layout().shards;
-        reshard::rewrite(data_dir, config, shards, edits)?;
+        reshard::rewrite(data_dir, config, shards, tables)?;
     }
     Ok(())
 }
@@ -125,8 +126,9 @@ struct Found {
 }
 
 impl Ground {
-    /// Steps 1 to 3: what was found in each shard, and what is to be changed, if anything.
-    async fn work(self) -> Result<(Vec<Found>, Option<Vec<Edits>>), StartError> {
+    /// Steps 1 to 3: what was found in each shard, and the streams that are left if they are other
+    /// than what is there.
+    async fn work(self) -> Result<(Vec<Found>, Option<Vec<Tables>>), StartError> {
         let mut shards = Vec::new();
         let mut salvages = Vec::new();
         for (shard, options) in (0..self.layout.shards).zip(&self.options) {
@@ -148,20 +150,21 @@ impl Ground {
             .iter()
             .flat_map(|salvage| salvage.tables().blob_files())
             .collect();
-        let mut edits = Vec::new();
+        let mut left = Vec::new();
+        let mut changes = false;
         for (found, salvage) in shards.iter_mut().zip(salvages) {
-            let (edit, losses) = salvage.finish();
+            let (tables, changed, losses) = salvage.finish();
             found.losses = losses;
-            edits.push(edit);
+            changes |= changed;
+            left.push(tables);
         }
         let lines: Vec<String> = shards.iter().flat_map(Found::lines).collect();
         if !lines.is_empty() {
             self.set_blobs_aside(&store, &named).await?;
             self.write_report(&lines)?;
         }
-        let changes = edits.iter().any(|edits| !edits.is_empty());
         let rewrite = changes || shards.iter().any(|found| found.empty);
-        Ok((shards, rewrite.then_some(edits)))
+        Ok((shards, rewrite.then_some(left)))
     }
 
     /// Mends one journal and reads what it holds.
@@ -175,7 +178,7 @@ impl Ground {
         let mut salvage = Salvage::new(tables);
         let mut left_out = Vec::new();
         let read = read_journal(&disk, &dir, Position(0), |position, bytes| {
-            if !salvage.apply(position, bytes)? {
+            if !salvage.apply(bytes)? {
                 left_out.push((position, bytes.to_vec()));
             }
             Ok(())

@@ -1,53 +1,80 @@
 //! The same data in a new layout: under another number of shards, or mended.
 //!
-//! The records of every journal of the layout that rules are written, each to
-//! the shard that owns its stream now, into the journals of a new layout
-//! beside it. The old one rules until the new one is whole and durable; then
-//! one rename of the manifest decides. A repair's [`Edits`] are applied on the
-//! way. A crash at any moment before leaves the
-//! old layout in force and the new one to be removed by the next start.
+//! Every shard of the layout that rules is read, checkpoint and journal; its
+//! streams go, each to the shard that owns it now, into the checkpoints of a
+//! new layout beside it. Blocks and blobs stay where they are: entries name
+//! them. The old layout rules until the new one is whole and durable; then one
+//! rename of the manifest decides. A crash at any moment before leaves the old
+//! layout in force and the new one to be removed by the next start.
 
-use std::{
-    collections::HashMap,
-    future::Future,
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::{collections::HashMap, future::Future, path::Path, sync::Arc};
 
 use glommio::{LocalExecutorBuilder, Placement as CorePlacement};
 
 use crate::{
-    protocol::incarnation::Incarnation,
+    protocol::incarnation::Allocator,
     server::{config::Config, error::StartError, executor},
-    shard::{placement::Placement, record::Record, salvage::Edits},
+    shard::{
+        checkpoint::{Restore, encode_fence, encode_stream},
+        placement::Placement,
+        recovery,
+        tables::Tables,
+    },
     storage::{
-        ApplyError, StorageError,
+        StorageError,
+        blob::Graveyard,
+        checkpoint::{CheckpointWriter, Identity},
         data_dir::{DataDir, Layout},
         disk::GlommioDisk,
-        journal::{Journal, Options, Position, Stage as _, StageError, read_journal},
+        journal::{Journal, Options, Position},
+        segment::{self, Segment, SegmentGraveyard, SegmentId},
     },
 };
-
-/// Bytes of records staged before the copy waits for them to be durable.
-const STAGED_BYTES_MAX: usize = 16 << 20;
-/// A new journal that takes no record for this long lacks space.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Brings the layout that rules to `shards` shards.
 ///
 /// # Errors
 /// [`StartError`]; the old layout still rules then.
 pub fn reshard(data_dir: &mut DataDir, config: &Config, shards: u32) -> Result<(), StartError> {
+    let old = data_dir.layout();
     tracing::info!(
-        from = data_dir.layout().shards,
+        from = old.shards,
         to = shards,
         "changing the number of shards"
     );
-    rewrite(data_dir, config, shards, Vec::new())
+    let manifest = data_dir.manifest().clone();
+    let tables = on_executor(config, move || async move {
+        let mut known = HashMap::new();
+        let graveyard = SegmentGraveyard::default();
+        let mut all = Vec::new();
+        for shard in 0..old.shards {
+            let identity = Identity {
+                dir: old.shard_dir(shard),
+                journal_id: manifest.journal_id(old.number, shard),
+                shard,
+            };
+            let mut intern = |id| segment::intern(&mut known, id, &graveyard);
+            all.push(read_tables(&old, &identity, &mut intern).await?);
+        }
+        Ok::<_, StorageError>(all)
+    })?;
+    rewrite(data_dir, config, shards, tables)
 }
 
-/// Writes the layout that rules anew, for `shards` shards, with `edits` to the records of each of
-/// its shards; none where there is no entry.
+async fn read_tables(
+    layout: &Layout,
+    identity: &Identity,
+    segment: &mut dyn FnMut(SegmentId) -> Arc<Segment>,
+) -> Result<Tables, StorageError> {
+    let dir = layout.journal_dir(identity.shard);
+    // No stream comes to be here, so no incarnation is taken from this.
+    let tables = Tables::new(Allocator::new([0; 16], 0), Graveyard::default());
+    let mut restore = Restore::new(tables, segment);
+    recovery::read(&disk(&dir).await?, &dir, identity, &mut restore).await?;
+    Ok(restore.finish())
+}
+
+/// Writes what `tables` hold into a new layout of `shards` shards, and lets it rule.
 ///
 /// # Errors
 /// [`StartError`]; the old layout still rules then.
@@ -55,9 +82,8 @@ pub fn rewrite(
     data_dir: &mut DataDir,
     config: &Config,
     shards: u32,
-    edits: Vec<Edits>,
+    tables: Vec<Tables>,
 ) -> Result<(), StartError> {
-    let old = data_dir.layout();
     let new = data_dir.begin_layout(shards)?;
     let options: Vec<Options> = (0..shards)
         .map(|shard| Options::new(&config.limits, data_dir.manifest(), &new, shard))
@@ -65,11 +91,58 @@ pub fn rewrite(
     let placement = Placement::new(data_dir.manifest().secret, shards as usize);
     let to = new.clone();
     on_executor(config, move || async move {
-        copy(&old, &to, options, placement, &edits).await
+        write(&to, options, placement, &tables).await
     })?;
     data_dir.switch_layout(&new)?;
     // The copy has written in this epoch; what is served from now on is another.
     data_dir.update(|manifest| manifest.boot_epoch += 1)?;
+    Ok(())
+}
+
+/// Writes, for each shard of a new layout, an empty journal and a checkpoint that rules.
+async fn write(
+    layout: &Layout,
+    options: Vec<Options>,
+    placement: Placement,
+    tables: &[Tables],
+) -> Result<(), StorageError> {
+    let mut writers = Vec::new();
+    for (shard, options) in (0u32..).zip(options) {
+        let dir = layout.journal_dir(shard);
+        let identity = Identity {
+            dir: layout.shard_dir(shard),
+            journal_id: options.journal_id,
+            shard,
+        };
+        let disk = disk(&dir).await?;
+        // It makes the first file and opens the epoch; there is nothing to commit.
+        drop(Journal::open(disk.clone(), &dir, shard, options, |_, _| Ok(())).await?);
+        let writer = CheckpointWriter::create(disk.clone(), identity.clone(), 1).await?;
+        writers.push((writer, disk, identity));
+    }
+    let mut entry = Vec::new();
+    for tables in tables {
+        for bucket in tables.fenced_buckets() {
+            entry.clear();
+            encode_fence(bucket, &mut entry);
+            // A fence is every shard's.
+            for (writer, ..) in &mut writers {
+                writer.append(&entry).await?;
+            }
+        }
+        for stream in tables.all_streams() {
+            entry.clear();
+            encode_stream(stream, Position(0), &mut entry);
+            let owner = placement.owner(&stream.staged.key);
+            if let Some((writer, ..)) = writers.get_mut(owner) {
+                writer.append(&entry).await?;
+            }
+        }
+    }
+    for (writer, disk, identity) in writers {
+        let current = writer.finish(Position(0)).await?;
+        current.store(&disk, &identity).await?;
+    }
     Ok(())
 }
 
@@ -93,150 +166,8 @@ where
     executor::spawn(0, builder, work)?.join()
 }
 
-async fn copy(
-    old: &Layout,
-    new: &Layout,
-    options: Vec<Options>,
-    placement: Placement,
-    edits: &[Edits],
-) -> Result<(), StorageError> {
-    let mut journals = Vec::new();
-    for (shard, options) in (0u32..).zip(options) {
-        let dir = new.journal_dir(shard);
-        let disk = disk(&dir).await?;
-        let (journal, _) = Journal::open(disk, &dir, shard, options, |_, _| Ok(())).await?;
-        let running = journal.clone();
-        glommio::spawn_local(async move {
-            running
-                .run(|_| {}, |error| tracing::error!("{error}"))
-                .await;
-        })
-        .detach();
-        journals.push(journal);
-    }
-    let mut router = Router {
-        placement,
-        owners: HashMap::new(),
-    };
-    let unchanged = Edits::default();
-    for shard in 0..old.shards {
-        let dir = old.journal_dir(shard);
-        let edits = edits.get(shard as usize).unwrap_or(&unchanged);
-        // Records are gathered a journal at a time: the reader cannot wait in between.
-        let mut records: Vec<(Option<usize>, Vec<u8>)> = Vec::new();
-        read_journal(&disk(&dir).await?, &dir, Position(0), |position, bytes| {
-            if edits.left_out.contains(&position) {
-                return Ok(());
-            }
-            let bytes = edits.replaced.get(&position).map_or(bytes, Vec::as_slice);
-            records.push((router.owner(bytes)?, bytes.to_vec()));
-            Ok(())
-        })
-        .await?;
-        for bytes in &edits.added {
-            let owner = router
-                .owner(bytes)
-                .map_err(|error| unreadable(&dir, error))?;
-            records.push((owner, bytes.clone()));
-        }
-        for (owner, bytes) in records {
-            match owner {
-                Some(owner) => stage(&journals, owner, &bytes).await?,
-                // A fence is every shard's.
-                None => {
-                    for owner in 0..journals.len() {
-                        stage(&journals, owner, &bytes).await?;
-                    }
-                }
-            }
-        }
-    }
-    for journal in &journals {
-        journal.close().await;
-        if journal.health() == crate::storage::journal::Health::Failed {
-            return Err(StorageError::io(
-                "write the new layout below",
-                Path::new("layout"),
-            )(std::io::Error::other(
-                "a write or sync failed",
-            )));
-        }
-    }
-    Ok(())
-}
-
 pub(super) async fn disk(dir: &Path) -> Result<GlommioDisk, StorageError> {
     GlommioDisk::new(dir)
         .await
         .map_err(StorageError::io("probe", dir))
-}
-
-async fn stage(
-    journals: &[Journal<GlommioDisk>],
-    owner: usize,
-    bytes: &[u8],
-) -> Result<(), StorageError> {
-    let Some(journal) = journals.get(owner) else {
-        return Ok(());
-    };
-    let asked = Instant::now();
-    loop {
-        match journal.stage(&[bytes]) {
-            Ok(batch) => {
-                let stats = journal.stats();
-                let ahead = stats.record_bytes.saturating_sub(stats.batch_bytes);
-                if ahead as usize > STAGED_BYTES_MAX {
-                    while journal.durable() < batch
-                        && journal.health() != crate::storage::journal::Health::Failed
-                    {
-                        glommio::timer::Timer::new(Duration::from_millis(1)).await;
-                    }
-                }
-                return Ok(());
-            }
-            // The next file is still being made, or there is no space for it.
-            Err(StageError::DiskPressure) if asked.elapsed() < PATIENCE => {
-                glommio::timer::Timer::new(Duration::from_millis(5)).await;
-            }
-            Err(StageError::DiskPressure) => {
-                let no_space = std::io::Error::from_raw_os_error(libc::ENOSPC);
-                return Err(StorageError::io("write", Path::new("the new layout"))(
-                    no_space,
-                ));
-            }
-            Err(error) => {
-                return Err(StorageError::io("write", Path::new("the new layout"))(
-                    std::io::Error::other(format!("{error:?}")),
-                ));
-            }
-        }
-    }
-}
-
-fn unreadable(dir: &Path, error: ApplyError) -> StorageError {
-    StorageError::io("rewrite", dir)(std::io::Error::other(error))
-}
-
-/// Knows which shard each stream goes to.
-struct Router {
-    placement: Placement,
-    owners: HashMap<Incarnation, usize>,
-}
-
-impl Router {
-    /// The owner of a record; `None` for one that goes to all.
-    fn owner(&mut self, bytes: &[u8]) -> Result<Option<usize>, ApplyError> {
-        let record = Record::decode(bytes)?;
-        Ok(match &record {
-            Record::Fence { .. } => None,
-            Record::Create {
-                incarnation, key, ..
-            } => {
-                let owner = self.placement.owner(key);
-                self.owners.insert(*incarnation, owner);
-                Some(owner)
-            }
-            other => Some(self.owners.get(&other.incarnation()).copied().unwrap_or(0)),
-        })
-    }
 }

@@ -1,9 +1,10 @@
 //! One core, from its executor's first task to its last: recovers its shard,
-//! puts forks back together with the other cores, serves, and drains.
+//! checks with the other cores that forks and files are whole, serves, and
+//! drains.
 //!
 //! Start is in steps that all cores take together ([`Stage`]): nobody listens
 //! before every shard has recovered, references whose fork never came to be
-//! are dropped, and every fork has the bytes it inherits.
+//! are dropped, and every fork's source has the bytes it inherits.
 
 use std::{
     cell::{Cell, RefCell},
@@ -27,12 +28,13 @@ use glommio::{net::TcpListener, timer::Timer};
 
 use crate::{
     base::{
-        limits::UNSENT_BYTES_MAX,
+        limits::{SEGMENT_FILES_OPEN_MAX, UNSENT_BYTES_MAX},
         rng::Rng,
         time::{Clock, SystemClock},
     },
     http::{answer::Shared, cors::AllowedOrigins, encode},
     protocol::{
+        error::Refusal,
         fork::ForkOrigin,
         incarnation::{Allocator, Incarnation},
     },
@@ -49,19 +51,25 @@ use crate::{
         turnstile::Turnstile,
     },
     shard::{
+        keeper::{Keeper, KeeperOptions, KeeperStats},
         live::Hub,
         mailbox::{Desk, Post},
         owner::Shard,
         placement::Placement,
+        recovery::{Recovery, recover},
         request::{Reply, Request},
         tables::Tables,
     },
     storage::{
         StorageError,
         blob::{BlobId, BlobStore, Graveyard},
+        checkpoint::Identity,
         data_dir::Layout,
         disk::GlommioDisk,
         journal::{Journal, Options, RecoveryReport},
+        segment::{
+            self, BlockReader, Segment, SegmentGraveyard, SegmentId, SegmentWriter, WriterOptions,
+        },
     },
 };
 
@@ -73,8 +81,6 @@ const SCRATCH_BYTES: usize = 64 * 1024;
 const BURIALS_PER_SWEEP: usize = 64;
 /// A crowd of new connections is admitted this many at a time between other tasks.
 const ACCEPTS_PER_TURN: usize = 64;
-/// A fork whose source has not become whole for this long never will.
-const GRAFT_PATIENCE: Duration = Duration::from_secs(30);
 /// Pause after a failed accept: what it lacked does not come back by asking again at once.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -86,6 +92,12 @@ pub struct Process {
     pub layout: Layout,
     /// Where snapshot bodies and parts are.
     pub blob_dir: PathBuf,
+    /// Where segments are.
+    pub segments_dir: PathBuf,
+    /// Which of them are to be removed.
+    pub segment_graveyard: SegmentGraveyard,
+    /// What their checksums are seeded with.
+    pub segment_seed: u64,
     /// Which of them are to be removed.
     pub graveyard: Graveyard,
     /// How each journal is opened.
@@ -117,6 +129,9 @@ pub struct Process {
 pub struct Start {
     forks: Mutex<Vec<(Incarnation, ForkOrigin)>>,
     blobs: Mutex<HashMap<BlobId, u64>>,
+    /// Segments that streams need, for all shards that do; and how far they need them.
+    segments: Mutex<HashMap<SegmentId, Arc<Segment>>>,
+    segment_ends: Mutex<HashMap<SegmentId, u64>>,
     fences: Mutex<HashSet<Box<str>>>,
     stages: [AtomicUsize; 3],
     failed: AtomicBool,
@@ -127,8 +142,8 @@ pub struct Start {
 enum Stage {
     /// Every journal is replayed.
     Replayed,
-    /// Every fork has its bytes.
-    Grafted,
+    /// Every fork's source has what it inherits, and every file is there.
+    Checked,
     /// Everybody listens.
     Listening,
 }
@@ -157,6 +172,16 @@ impl Start {
             Timer::new(Duration::from_millis(1)).await;
         }
         !self.failed.load(Ordering::Acquire)
+    }
+
+    /// The segment `id` of an earlier start, for all shards that refer to it.
+    fn segment(&self, id: SegmentId, graveyard: &SegmentGraveyard) -> Arc<Segment> {
+        let mut known = match self.segments.lock() {
+            Ok(known) => known,
+            // Only a map that a panic has interrupted; the start is given up then anyway.
+            Err(poisoned) => poisoned.into_inner(),
+        };
+        segment::intern(&mut known, id, graveyard)
     }
 
     /// The start has failed: nobody waits any longer.
@@ -227,15 +252,25 @@ async fn start(
         .map_err(StorageError::io("probe", &dir))?;
     let block = process.first_block + id as u64;
     let allocator = Allocator::new(process.secret, block);
-    let mut tables = Tables::new(allocator, process.graveyard.clone());
+    let tables = Tables::new(allocator, process.graveyard.clone());
     let options = process.options.get(id).cloned();
     let Some(options) = options else {
         return Ok(());
     };
-    let (journal, report) = Journal::open(disk, &dir, shard_number, options, |_, record| {
-        tables.replay(record).map_err(Into::into)
-    })
-    .await?;
+    let identity = Identity {
+        dir: process.layout.shard_dir(shard_number),
+        journal_id: options.journal_id,
+        shard: shard_number,
+    };
+    let epoch = options.epoch;
+    let mut segment = |id| process.start.segment(id, &process.segment_graveyard);
+    let recovered = recover(&disk, &dir, &identity, options, tables, &mut segment).await?;
+    let Recovery {
+        journal,
+        report,
+        tables,
+        current,
+    } = recovered;
     let forks = tables.forks();
     let references = tables.references();
     let orphans = tables.orphans();
@@ -244,6 +279,12 @@ async fn start(
     }
     if let Ok(mut named) = process.start.blobs.lock() {
         named.extend(tables.blob_files());
+    }
+    if let Ok(mut ends) = process.start.segment_ends.lock() {
+        for (id, end) in tables.segment_ends() {
+            let known: &mut u64 = ends.entry(id).or_default();
+            *known = end.max(*known);
+        }
     }
     if let Ok(mut all) = process.start.forks.lock() {
         all.extend(forks.iter().cloned());
@@ -258,28 +299,68 @@ async fn start(
         config.durability,
         process.graveyard.clone(),
     );
-    let core = build(process, id, tables, &journal, blobs);
+    let segment_disk = GlommioDisk::new(&process.segments_dir)
+        .await
+        .map_err(StorageError::io("probe", &process.segments_dir))?;
+    let blocks = BlockReader::new(
+        segment_disk.clone(),
+        process.segments_dir.clone(),
+        process.segment_seed,
+        SEGMENT_FILES_OPEN_MAX,
+    );
+    let core = build(process, id, tables, &journal, blobs, blocks);
+    let writer = SegmentWriter::new(
+        segment_disk.clone(),
+        process.segments_dir.clone(),
+        WriterOptions {
+            epoch,
+            shard: shard_number,
+            seed: process.segment_seed,
+            segment_bytes: config.limits.segment_bytes,
+            reserve_bytes: config.limits.disk_reserve_bytes,
+        },
+        process.segment_graveyard.clone(),
+    );
+    let keeper = Keeper::new(
+        core.shard.clone(),
+        journal.clone(),
+        segment_disk,
+        writer,
+        core.blocks.clone(),
+        process.segment_graveyard.clone(),
+        KeeperOptions {
+            identity,
+            segments_dir: process.segments_dir.clone(),
+            current,
+            journal_bytes: report.bytes,
+            checkpoint_bytes: config.limits.checkpoint_bytes,
+            reserve_bytes: config.limits.disk_reserve_bytes,
+        },
+    );
     on_recovered(Recovered {
         report,
         streams: core.shard.streams(),
     });
     let stopped = Rc::new(Cell::new(false));
+    let mut keeping = None;
     spawn_journal(&core, journal.clone());
     spawn_mailbox(&core, &stopped);
     let cores = process.config.shards;
     if process.start.reach(Stage::Replayed, cores).await {
         reconcile(process, &core, &references, &orphans);
-        graft(&core, forks).await?;
+        check_sources(&core, forks).await?;
         if id == 0 {
+            reconcile_segments(process, &core).await?;
             let named = process.start.blobs.lock();
             let named = named.map(|mut named| std::mem::take(&mut *named));
             core.blobs.reconcile(&named.unwrap_or_default()).await?;
         }
     }
-    if process.start.reach(Stage::Grafted, cores).await {
+    if process.start.reach(Stage::Checked, cores).await {
         let listener = bind(process.listen)?;
         let admin_listener = (id == 0).then(|| bind(process.admin_listen)).transpose()?;
-        spawn_timers(process, &core, &stopped, journal.clone());
+        spawn_timers(process, &core, &stopped, journal.clone(), keeper.stats());
+        keeping = Some(glommio::spawn_local(keeper.run()));
         glommio::spawn_local(resume_purges(core.clone())).detach();
         let keeper = core.clone();
         glommio::spawn_local(async move { keeper.turnstile.keep().await }).detach();
@@ -291,6 +372,10 @@ async fn start(
         accept(process, &core, &listener).await;
         drop(listener);
         drain(&core, config.limits.shutdown_timeout).await;
+    }
+    core.shard.stop_keeper();
+    if let Some(keeping) = keeping {
+        keeping.await;
     }
     journal.close().await;
     stopped.set(true);
@@ -310,6 +395,7 @@ fn build(
     tables: Tables,
     journal: &Journal<GlommioDisk>,
     blobs: BlobStore<GlommioDisk>,
+    blocks: BlockReader<GlommioDisk>,
 ) -> Rc<Core> {
     let limits = process.config.limits.clone();
     let shards = process.config.shards.max(1);
@@ -357,6 +443,7 @@ fn build(
         unsent: Budget::new(share(UNSENT_BYTES_MAX)),
         live_reads_max: limits.live_reads_max / shards,
         blobs,
+        blocks,
         limits,
     })
 }
@@ -443,42 +530,58 @@ fn reconcile(
     }
 }
 
-/// Gets the bytes that this core's forks inherit from their sources' owners.
+/// Checks that the sources of this core's forks have what those inherit.
 ///
 /// # Errors
-/// [`StartError::LostSource`] when a source lacks them: only damage can cause that.
-async fn graft(core: &Rc<Core>, forks: Vec<(Incarnation, ForkOrigin)>) -> Result<(), StartError> {
-    let mut waiting = forks;
-    let mut progress = Instant::now();
-    while let Some((_, first)) = waiting.first() {
-        if progress.elapsed() > GRAFT_PATIENCE {
+/// [`StartError::LostSource`] when one lacks it: only damage can cause that.
+async fn check_sources(
+    core: &Rc<Core>,
+    forks: Vec<(Incarnation, ForkOrigin)>,
+) -> Result<(), StartError> {
+    for (_, origin) in forks {
+        let inherit = || Request::Inherit {
+            source: origin.incarnation,
+            start: origin.start,
+            end: origin.offset,
+        };
+        let owner = core.placement.owner(&origin.source);
+        // Every fork asks at once: a full mailbox empties.
+        let lost = loop {
+            match core.call_shard(owner, inherit()).await {
+                Ok(Reply::Inherited(runs)) => break runs.is_none(),
+                Err(Refusal::MailboxFull) => {}
+                _ => break true,
+            }
+            Timer::new(Duration::from_millis(1)).await;
+        };
+        if lost {
             return Err(StartError::LostSource {
-                source: first.source.as_str().to_owned(),
-                offset: first.offset,
+                source: origin.source.as_str().to_owned(),
+                offset: origin.offset,
             });
         }
-        let before = waiting.len();
-        let mut again = Vec::new();
-        for (fork, origin) in waiting {
-            let inherit = Request::Inherit {
-                source: origin.incarnation,
-                start: origin.start,
-                end: origin.offset,
-            };
-            let owner = core.placement.owner(&origin.source);
-            match core.call_shard(owner, inherit).await {
-                Ok(Reply::Inherited(Some(bytes))) => core.shard.graft(fork, bytes),
-                // A fork of a fork waits for its source to be whole.
-                _ => again.push((fork, origin)),
-            }
-        }
-        waiting = again;
-        if waiting.len() < before {
-            progress = Instant::now();
-        } else {
-            Timer::new(Duration::from_millis(1)).await;
-        }
     }
+    Ok(())
+}
+
+/// Checks the files of segments against what the streams of all shards need.
+async fn reconcile_segments(process: &Arc<Process>, core: &Rc<Core>) -> Result<(), StartError> {
+    let take = |poisoned: &str| {
+        StorageError::io("share", &process.segments_dir)(std::io::Error::other(poisoned.to_owned()))
+    };
+    let ends = match process.start.segment_ends.lock() {
+        Ok(mut ends) => std::mem::take(&mut *ends),
+        Err(_) => return Err(take("a shard failed").into()),
+    };
+    let segments = match process.start.segments.lock() {
+        Ok(mut segments) => std::mem::take(&mut *segments),
+        Err(_) => return Err(take("a shard failed").into()),
+    };
+    let disk = GlommioDisk::new(&process.segments_dir)
+        .await
+        .map_err(StorageError::io("probe", &process.segments_dir))?;
+    segment::reconcile(&disk, &process.segments_dir, &ends, &segments).await?;
+    tracing::debug!(shard = core.id, segments = ends.len(), "segments are whole");
     Ok(())
 }
 
@@ -498,6 +601,7 @@ fn spawn_timers(
     core: &Rc<Core>,
     stopped: &Rc<Cell<bool>>,
     journal: Journal<GlommioDisk>,
+    keeper: Rc<Cell<KeeperStats>>,
 ) {
     let (process, core, stopped) = (process.clone(), core.clone(), stopped.clone());
     glommio::spawn_local(async move {
@@ -522,7 +626,7 @@ fn spawn_timers(
                 parts_from = core.shard.sweep_parts(from);
             }
             core.blobs.bury(BURIALS_PER_SWEEP).await;
-            publish_metrics(&core, &journal);
+            publish_metrics(&core, &journal, keeper.get());
             if process.stop.load(Ordering::Acquire) {
                 core.seats.drain();
                 core.hub.wake_all();
@@ -532,8 +636,25 @@ fn spawn_timers(
     .detach();
 }
 
-fn publish_metrics(core: &Rc<Core>, journal: &Journal<GlommioDisk>) {
+fn publish_metrics(core: &Rc<Core>, journal: &Journal<GlommioDisk>, keeper: KeeperStats) {
     let metrics = &core.metrics;
+    let held = core.shard.held();
+    metrics.unflushed_bytes.set(held.unflushed_bytes);
+    metrics.segment_live_bytes.set(held.segment_live_bytes);
+    metrics.segment_taken_bytes.set(held.segment_taken_bytes);
+    metrics.segments.set(held.segments);
+    metrics.checkpoints_total.set(keeper.checkpoints);
+    metrics
+        .checkpoint_written_bytes_total
+        .set(keeper.checkpoint_bytes);
+    metrics.checkpoint_bytes.set(keeper.current_bytes);
+    metrics.journal_bytes.set(keeper.journal_bytes);
+    metrics.compacted_bytes_total.set(keeper.compacted_bytes);
+    metrics.punched_bytes_total.set(keeper.punched_bytes);
+    metrics
+        .segment_written_bytes_total
+        .set(keeper.segment_written_bytes);
+    metrics.keeper_failures_total.set(keeper.failures);
     let (memory, limit) = core.shard.memory();
     let stats = journal.stats();
     metrics.connections.set(core.seats.len() as u64);

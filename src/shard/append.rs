@@ -60,7 +60,7 @@ impl Shard {
         let changed_in = stream.changed_in;
         let len = request.body.len() as u64;
         let charge = charge_of(stream, len, request.producer.as_ref());
-        if let Err(refusal) = self.check_room_in(tables.memory_bytes, charge) {
+        if let Err(refusal) = self.check_room_in(tables, charge) {
             return Staged::after(changed_in, Err(refusal));
         }
         let at_ms = self.clock.now_ms();
@@ -100,6 +100,7 @@ impl Shard {
             closed: closed_epoch,
         });
         tables.charge(slot, charge);
+        tables.note_unflushed(slot, len);
         tables.note(
             batch,
             Effect::Advance {
@@ -116,5 +117,10 @@ impl Shard {
 /// The same live and in replay.
 pub(super) fn charge_of(stream: &Stream, body_len: u64, producer: Option<&ProducerWrite>) -> u64 {
     let new_producer = producer.filter(|write| stream.staged.producer(&write.id).is_none());
-    body_len + new_producer.map_or(0, |write| PRODUCER_OVERHEAD_BYTES + write.id.len() as u64)
+    body_len + new_producer.map_or(0, |write| producer_charge(&write.id))
+}
+
+/// What a stream is charged for one producer.
+pub(super) fn producer_charge(id: &str) -> u64 {
+    PRODUCER_OVERHEAD_BYTES + id.len() as u64
 }

@@ -22,30 +22,34 @@ impl Shard {
             let stream = tables.streams.get_mut(slot).ok_or(Refusal::Internal)?;
             check_incarnation(&stream.staged, request.precondition)?;
             stream.renew(now_ms);
+            let stream = tables.streams.get(slot).ok_or(Refusal::Internal)?;
             let extent = stream.extent();
             let snapshot = stream.snapshot().cloned();
             let start = snapshot
                 .as_ref()
                 .map_or(extent.retained, |snapshot| snapshot.meta.offset);
-            let history = &stream.history;
+            let look = self.look_at(&tables, stream);
             let end = bootstrap::updates_end(
                 start,
                 extent.tail,
                 stream.staged.content_type.is_json(),
-                |limit| history.boundary_at_or_before(start, limit),
-                |from| history.boundary_after(from, extent.tail),
+                |limit| look.boundary_at_or_before(start, limit),
+                |from| look.boundary_after(from, extent.tail),
             );
+            let body = snapshot.iter().flat_map(|snapshot| &snapshot.body);
+            let segments = tables.segments_of(body);
             Ok(BootstrapReply {
                 incarnation: extent.incarnation,
                 content_type: stream.staged.content_type.clone(),
-                snapshot,
                 window: Window {
                     start,
                     end,
                     tail: extent.tail,
                     closed: extent.closed,
                 },
-                bytes: history.read(start, end),
+                runs: stream.runs(start, end, &tables.held),
+                segments,
+                snapshot,
             })
         }))
     }

@@ -77,14 +77,10 @@ impl Shard {
             origin: state.origin().cloned(),
             body: &request.body,
         })?;
-        let mut history = History::starting_at(state.retained);
-        for piece in request
-            .inherited
-            .into_iter()
-            .flat_map(|inherited| inherited.bytes)
-        {
-            history.share(piece);
-        }
+        // What a fork inherits stays with its source's owner.
+        let own_start = state.origin().map_or(0, |origin| origin.offset);
+        let mut history = History::starting_at(own_start);
+        let len = request.body.len() as u64;
         history.append(request.body);
         let created = Created {
             is_new: true,
@@ -96,6 +92,7 @@ impl Shard {
         };
         let mut tables = self.tables.borrow_mut();
         let slot = tables.insert(Stream::created(state, history, batch));
+        tables.note_unflushed(slot, len);
         tables.note(batch, Effect::Create { slot });
         Ok(Staged::after(batch, Ok(Reply::Created(created))))
     }

@@ -6,22 +6,22 @@
 //! reference keeps the source's bytes: retention, expiry and deletion of the
 //! source never free what a fork inherited.
 
-use bytes::Bytes;
-
 use crate::{
     protocol::{
         content_type::Kind,
         create::Inherited,
         error::Refusal,
-        fork::{self, ForkOrigin, ForkRequest},
+        fork::{self, ForkOrigin},
         incarnation::Incarnation,
         state::ForkReference,
         stream_key::StreamKey,
     },
     shard::{
+        lookup::Lookup,
         owner::{Found, Shard},
         record::Record,
-        request::Staged,
+        request::{ReferRequest, Staged},
+        run::Run,
         stream::Stream,
         tables::Tables,
     },
@@ -31,14 +31,9 @@ use crate::{
 const REFERENCE_OVERHEAD_BYTES: u64 = 128;
 
 impl Shard {
-    /// Gives a fork a durable reference on its source, and the bytes it inherits.
-    pub(super) fn refer(
-        &self,
-        request: &ForkRequest,
-        fork_key: &StreamKey,
-        fork: Incarnation,
-    ) -> Staged<Inherited> {
-        let slot = match self.find_staged(&request.source) {
+    /// Gives a fork a durable reference on its source, and says what it inherits.
+    pub(super) fn refer(&self, request: &ReferRequest) -> Staged<Inherited> {
+        let slot = match self.find_staged(&request.fork.source) {
             Ok(Found::Slot(slot)) => slot,
             Ok(Found::Missing(batch)) => {
                 return Staged::after(batch, Err(Refusal::StreamNotFound));
@@ -48,36 +43,44 @@ impl Shard {
         let now_ms = self.now_ms();
         let (changed_in, inherited) = {
             let mut tables = self.tables.borrow_mut();
+            let divergence = {
+                let Some(stream) = tables.streams.get(slot) else {
+                    return Staged::now(Err(Refusal::Internal));
+                };
+                divergence(stream, &self.look_at(&tables, stream), request)
+            };
+            if self.has_missed() {
+                return Staged::now(Err(Refusal::Internal));
+            }
             let Some(stream) = tables.streams.get_mut(slot) else {
                 return Staged::now(Err(Refusal::Internal));
             };
-            let inherited = divergence(stream, request).map(|offset| {
+            let inherited = divergence.map(|offset| {
                 stream.renew(now_ms);
                 let state = &stream.staged;
                 Inherited {
-                    incarnation: fork,
+                    incarnation: request.incarnation,
                     origin: ForkOrigin {
-                        source: request.source.clone(),
+                        source: request.fork.source.clone(),
                         incarnation: state.incarnation,
                         start: state.retained,
                         offset,
-                        requested: request.offset,
-                        sub_offset: request.sub_offset,
+                        requested: request.fork.offset,
+                        sub_offset: request.fork.sub_offset,
                     },
                     content_type: state.content_type.clone(),
                     lifetime: state.lifetime,
-                    bytes: stream.history.read(state.retained, offset),
                 }
             });
             (stream.changed_in, inherited)
         };
-        let charge = reference_charge(fork_key);
+        let charge = reference_charge(&request.key);
         let staged = inherited.and_then(|inherited| {
             self.check_room(charge)?;
             let batch = self.stage(&Record::Refer {
                 incarnation: inherited.origin.incarnation,
-                fork,
-                fork_key: fork_key.clone(),
+                fork: request.incarnation,
+                fork_key: request.key.clone(),
                 start: inherited.origin.start,
             })?;
             Ok((batch, inherited))
@@ -89,10 +92,11 @@ impl Shard {
         let mut tables = self.tables.borrow_mut();
         if let Some(stream) = tables.streams.get_mut(slot) {
             let reference = ForkReference {
-                key: fork_key.clone(),
+                key: request.key.clone(),
                 start: inherited.origin.start,
             };
-            stream.staged.rare_mut().forks.insert(fork, reference);
+            let forks = &mut stream.staged.rare_mut().forks;
+            forks.insert(request.incarnation, reference);
             stream.changed_in = batch;
         }
         tables.charge(slot, charge);
@@ -148,22 +152,17 @@ impl Shard {
         }
     }
 
-    /// Puts the bytes that a fork inherits in front of its own, at start.
-    pub fn graft(&self, fork: Incarnation, inherited: Vec<Bytes>) {
-        self.tables.borrow_mut().graft(fork, inherited);
-    }
-
-    /// The bytes that a fork inherits, for a fork that is being put together at start; `None`
-    /// while the source lacks some itself. Who inherits nothing needs no source: after a repair it
-    /// may be gone.
-    pub(super) fn inherit(&self, source: Incarnation, start: u64, end: u64) -> Option<Vec<Bytes>> {
+    /// Where the bytes are that a fork inherits; `None` if the source lacks some. Who inherits
+    /// nothing needs no source: after a repair it may be gone.
+    pub(super) fn inherit(&self, source: Incarnation, start: u64, end: u64) -> Option<Vec<Run>> {
         if start >= end {
             return Some(Vec::new());
         }
         let tables = self.tables.borrow();
         let stream = tables.streams.get(tables.slot_of(source)?)?;
-        let whole = stream.history.start() <= start && stream.history.end() >= end;
-        whole.then(|| stream.history.read(start, end))
+        let state = &stream.staged;
+        let whole = state.kept_from() <= start && state.tail >= end;
+        whole.then(|| stream.runs(start, end, &tables.held))
     }
 }
 
@@ -187,23 +186,32 @@ impl Tables {
 }
 
 /// The divergence point: anchor plus sub-offset, in bytes, or in messages for JSON.
-fn divergence(stream: &Stream, request: &ForkRequest) -> Result<u64, Refusal> {
+fn divergence(stream: &Stream, look: &Lookup<'_>, request: &ReferRequest) -> Result<u64, Refusal> {
     let state = &stream.staged;
-    let anchor = fork::anchor(state, request)?;
+    let anchor = fork::anchor(state, &request.fork)?;
+    let sub_offset = request.fork.sub_offset;
     let past_tail = Refusal::InvalidForkOffset(
         "Stream-Fork-Sub-Offset names a position past the source stream's tail",
     );
     if state.content_type.kind() != Kind::Json {
-        let offset = anchor.checked_add(request.sub_offset);
+        let offset = anchor.checked_add(sub_offset);
         return offset
             .filter(|offset| *offset <= state.tail)
             .ok_or(past_tail);
     }
-    if !stream.is_boundary(anchor) {
+    if !look.is_boundary(anchor) {
         return Err(Refusal::NotJsonBoundary { tail: state.tail });
     }
-    stream
-        .history
-        .boundary_after_messages(anchor, state.tail, request.sub_offset)
-        .ok_or(past_tail)
+    // What was counted before the request came back is not counted again.
+    let counted = request.counted.get();
+    let counted = counted.filter(|(source, ..)| *source == state.incarnation);
+    let (mut at, mut left) = counted.map_or((anchor, sub_offset), |(_, at, left)| (at, left));
+    while left > 0 {
+        at = look
+            .boundary_after(at, state.tail)
+            .ok_or_else(|| past_tail.clone())?;
+        left -= 1;
+        request.counted.set(Some((state.incarnation, at, left)));
+    }
+    Ok(at)
 }

@@ -1,19 +1,70 @@
-//! The bytes of one stream that are in memory.
+//! The bytes of one stream: the older ones in blocks on disk, the recent ones
+//! in memory.
+//!
+//! ```text
+//! start            memory_start      flushed_end            end
+//!   |-- blocks ----------|---- both ------|---- memory only ---|
+//! ```
 //!
 //! Appends are copied into an open piece until it is full; then it is sealed
 //! and never changes again, so that readers share it by reference. An append
-//! as large as a piece becomes one without a copy, and so do the bytes a fork
-//! inherits. Offsets are the stream's own.
+//! as large as a piece becomes one without a copy. Bytes that were written to
+//! blocks may stay in memory for as long as there is room; those that were not
+//! never leave it. There is one index entry for a block, not for an append.
+//!
+//! Offsets are the stream's own. What a fork inherits is not in here: its
+//! history begins where it left its source.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use crate::base::limits::PIECE_BYTES;
+use crate::{
+    base::limits::{BLOCK_BYTES_MAX, PIECE_BYTES},
+    protocol::incarnation::Incarnation,
+    shard::run::{BlockRun, Run},
+    storage::segment::{BlockKey, BlockKind, Holdings, NewBlock, Place},
+};
 
 /// A stream's bytes from [`start`](Self::start) to [`end`](Self::end).
 #[derive(Debug, Default)]
 pub struct History {
+    blocks: Vec<Block>,
+    /// `None` while every byte is in blocks only: most streams are idle.
+    recent: Option<Box<Recent>>,
+    end: u64,
+}
+
+/// A block, and the offset of its first byte. Blocks follow one another without gaps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// The offset of its first byte.
+    pub start: u64,
+    /// Where it is.
+    pub place: Place,
+}
+
+impl Block {
+    /// The offset after its last byte.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.start + u64::from(self.place.len)
+    }
+
+    /// What its header says.
+    #[must_use]
+    pub fn key(&self, owner: Incarnation) -> BlockKey {
+        BlockKey {
+            kind: BlockKind::Data,
+            owner: owner.0,
+            start: self.start,
+        }
+    }
+}
+
+/// What is in memory: sealed pieces, then the open one.
+#[derive(Debug, Default)]
+struct Recent {
     sealed: VecDeque<Piece>,
     open: Vec<u8>,
     open_start: u64,
@@ -31,76 +82,171 @@ impl Piece {
     }
 }
 
-impl History {
-    /// An empty history whose first byte will be at `start`.
-    #[must_use]
-    pub fn starting_at(start: u64) -> Self {
-        Self {
-            sealed: VecDeque::new(),
-            open: Vec::new(),
-            open_start: start,
-        }
-    }
-
-    /// The offset of the first byte kept.
-    #[must_use]
-    pub fn start(&self) -> u64 {
+impl Recent {
+    fn start(&self) -> u64 {
         self.sealed
             .front()
             .map_or(self.open_start, |piece| piece.start)
-    }
-
-    /// The offset after the last byte.
-    #[must_use]
-    pub fn end(&self) -> u64 {
-        self.open_start + self.open.len() as u64
-    }
-
-    /// Appends `bytes` at the end. Copies small ones, shares those of a piece's size.
-    pub fn append(&mut self, bytes: Bytes) {
-        if bytes.len() >= PIECE_BYTES {
-            self.share(bytes);
-            return;
-        }
-        if self.open.len() + bytes.len() > PIECE_BYTES {
-            self.seal();
-        }
-        self.open.extend_from_slice(&bytes);
-    }
-
-    /// Appends `bytes` at the end by reference, as a sealed piece of its own.
-    pub fn share(&mut self, bytes: Bytes) {
-        if bytes.is_empty() {
-            return;
-        }
-        self.seal();
-        let start = self.open_start;
-        self.open_start += bytes.len() as u64;
-        self.sealed.push_back(Piece { start, bytes });
     }
 
     fn seal(&mut self) {
         if self.open.is_empty() {
             return;
         }
-        let bytes = Bytes::from(std::mem::take(&mut self.open));
+        let mut open = std::mem::take(&mut self.open);
+        // A piece may stay for long: what was only room to grow is given back.
+        open.shrink_to_fit();
+        self.push(Bytes::from(open));
+    }
+
+    fn push(&mut self, bytes: Bytes) {
         let start = self.open_start;
         self.open_start += bytes.len() as u64;
         self.sealed.push_back(Piece { start, bytes });
     }
+}
 
-    /// The pieces of `[start, end)`, clamped to what is kept. Sealed bytes are shared, those of
-    /// the open piece copied (at most [`PIECE_BYTES`]).
+impl History {
+    /// An empty history whose first byte will be at `start`.
     #[must_use]
-    pub fn read(&self, start: u64, end: u64) -> Vec<Bytes> {
+    pub fn starting_at(start: u64) -> Self {
+        Self {
+            blocks: Vec::new(),
+            recent: None,
+            end: start,
+        }
+    }
+
+    /// A history that is in `blocks`, which follow one another and end at `end`.
+    #[must_use]
+    pub fn of_blocks(mut blocks: Vec<Block>, end: u64) -> Self {
+        blocks.shrink_to_fit();
+        Self {
+            blocks,
+            recent: None,
+            end,
+        }
+    }
+
+    /// The offset of the first byte kept.
+    #[must_use]
+    pub fn start(&self) -> u64 {
+        self.blocks
+            .first()
+            .map_or_else(|| self.memory_start(), |block| block.start)
+    }
+
+    /// The offset of the first byte in memory; [`end`](Self::end) if there is none.
+    #[must_use]
+    pub fn memory_start(&self) -> u64 {
+        self.recent
+            .as_ref()
+            .map_or(self.end, |recent| recent.start())
+    }
+
+    /// The offset after the last byte that is in a block.
+    #[must_use]
+    pub fn flushed_end(&self) -> u64 {
+        self.blocks
+            .last()
+            .map_or_else(|| self.memory_start(), Block::end)
+    }
+
+    /// The offset after the last byte.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Bytes that are in memory alone.
+    #[must_use]
+    pub fn unflushed(&self) -> u64 {
+        self.end - self.flushed_end()
+    }
+
+    /// Bytes in memory.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        self.end - self.memory_start()
+    }
+
+    /// The blocks, in order.
+    #[must_use]
+    pub fn blocks(&self) -> &[Block] {
+        &self.blocks
+    }
+
+    /// Appends `bytes` at the end. Copies small ones, shares those of a piece's size.
+    pub fn append(&mut self, bytes: Bytes) {
+        if bytes.is_empty() {
+            return;
+        }
+        let end = self.end;
+        self.end += bytes.len() as u64;
+        let recent = self.recent.get_or_insert_with(|| {
+            Box::new(Recent {
+                open_start: end,
+                ..Recent::default()
+            })
+        });
+        if bytes.len() >= PIECE_BYTES {
+            recent.seal();
+            recent.push(bytes);
+            return;
+        }
+        if recent.open.len() + bytes.len() > PIECE_BYTES {
+            recent.seal();
+        }
+        recent.open.extend_from_slice(&bytes);
+    }
+
+    /// Where the bytes of `[start, end)` are, clamped to what is kept. Sealed pieces are shared,
+    /// what is in the open one is copied (at most [`PIECE_BYTES`]). Memory comes before blocks.
+    #[must_use]
+    pub fn runs(&self, owner: Incarnation, start: u64, end: u64, held: &Holdings) -> Vec<Run> {
         let start = start.max(self.start());
-        let end = end.min(self.end());
+        let end = end.min(self.end);
+        let mut runs = Vec::new();
+        let memory_start = self.memory_start();
+        let cold_end = end.min(memory_start);
+        if start < cold_end {
+            let first = self.blocks.partition_point(|block| block.end() <= start);
+            for block in self.blocks.iter().skip(first) {
+                if block.start >= cold_end {
+                    break;
+                }
+                // Every block that an index names was adopted by the holdings.
+                let Some(segment) = held.segment(block.place.segment) else {
+                    continue;
+                };
+                runs.push(Run::Block(BlockRun {
+                    segment: segment.clone(),
+                    place: block.place,
+                    key: block.key(owner),
+                    from: start.saturating_sub(block.start) as u32,
+                    to: (cold_end.min(block.end()) - block.start) as u32,
+                }));
+            }
+        }
+        let pieces = self.memory(start.max(memory_start), end);
+        runs.extend(pieces.into_iter().map(Run::Memory));
+        runs
+    }
+
+    /// The pieces of `[start, end)` that are in memory.
+    #[must_use]
+    pub fn memory(&self, start: u64, end: u64) -> Vec<Bytes> {
         let mut pieces = Vec::new();
+        let Some(recent) = &self.recent else {
+            return pieces;
+        };
+        let start = start.max(recent.start());
+        let end = end.min(self.end);
         if start >= end {
             return pieces;
         }
-        let first = self.sealed.partition_point(|piece| piece.end() <= start);
-        for piece in self.sealed.range(first..) {
+        let first = recent.sealed.partition_point(|piece| piece.end() <= start);
+        for piece in recent.sealed.range(first..) {
             if piece.start >= end {
                 break;
             }
@@ -108,108 +254,142 @@ impl History {
             let to = (end.min(piece.end()) - piece.start) as usize;
             pieces.push(piece.bytes.slice(from..to));
         }
-        if end > self.open_start {
-            let from = start.saturating_sub(self.open_start) as usize;
-            let to = (end - self.open_start) as usize;
+        if end > recent.open_start {
+            let from = start.saturating_sub(recent.open_start) as usize;
+            let to = (end - recent.open_start) as usize;
             pieces.push(Bytes::copy_from_slice(
-                self.open.get(from..to).unwrap_or_default(),
+                recent.open.get(from..to).unwrap_or_default(),
             ));
         }
         pieces
     }
 
-    /// The byte at `offset`, if it is kept.
+    /// The bytes in memory around `offset`, with the offset of the first; `None` if it is not in
+    /// memory.
     #[must_use]
-    pub fn byte_at(&self, offset: u64) -> Option<u8> {
-        let (start, bytes) = self.piece_at(offset)?;
-        bytes.get((offset - start) as usize).copied()
-    }
-
-    /// The piece that holds `offset`, with the offset of its first byte.
-    fn piece_at(&self, offset: u64) -> Option<(u64, &[u8])> {
-        if offset < self.start() || offset >= self.end() {
+    pub fn memory_at(&self, offset: u64) -> Option<(u64, &[u8])> {
+        let recent = self.recent.as_ref()?;
+        if offset < recent.start() || offset >= self.end {
             return None;
         }
-        if offset >= self.open_start {
-            return Some((self.open_start, &self.open));
+        if offset >= recent.open_start {
+            return Some((recent.open_start, &recent.open));
         }
-        let index = self.sealed.partition_point(|piece| piece.end() <= offset);
-        self.sealed
+        let index = recent.sealed.partition_point(|piece| piece.end() <= offset);
+        recent
+            .sealed
             .get(index)
             .map(|piece| (piece.start, &piece.bytes[..]))
     }
 
-    /// The last message boundary (an offset after an LF) in `(from, limit]`.
+    /// The block that holds `offset`.
     #[must_use]
-    pub fn boundary_at_or_before(&self, from: u64, limit: u64) -> Option<u64> {
-        let mut end = limit.min(self.end());
-        while end > from {
-            let (start, bytes) = self.piece_at(end - 1)?;
-            let low = from.max(start);
-            let window = bytes.get((low - start) as usize..(end - start) as usize)?;
-            if let Some(at) = memchr::memrchr(b'\n', window) {
-                return Some(low + at as u64 + 1);
-            }
-            end = low;
-        }
-        None
+    pub fn block_at(&self, offset: u64) -> Option<&Block> {
+        let index = self.blocks.partition_point(|block| block.end() <= offset);
+        self.blocks.get(index).filter(|block| block.start <= offset)
     }
 
-    /// The first message boundary after `from`, at most `end`.
-    #[must_use]
-    pub fn boundary_after(&self, from: u64, end: u64) -> Option<u64> {
-        let mut at = from;
-        let end = end.min(self.end());
-        while at < end {
-            let (start, bytes) = self.piece_at(at)?;
-            let high = end.min(start + bytes.len() as u64);
-            let window = bytes.get((at - start) as usize..(high - start) as usize)?;
-            if let Some(found) = memchr::memchr(b'\n', window) {
-                return Some(at + found as u64 + 1);
-            }
-            at = high;
+    /// The bytes that no block holds yet, by reference: the open piece is sealed for it. With
+    /// `whole_blocks` the last ones stay that would not fill a block.
+    pub fn unflushed_pieces(&mut self, whole_blocks: bool) -> Vec<Bytes> {
+        let start = self.flushed_end();
+        let mut end = self.end;
+        if whole_blocks {
+            end -= (end - start) % BLOCK_BYTES_MAX as u64;
         }
-        None
+        let Some(recent) = &mut self.recent else {
+            return Vec::new();
+        };
+        if end > recent.open_start {
+            recent.seal();
+        }
+        self.memory(start, end)
     }
 
-    /// The offset after the `count`th LF from `from`, at most `end`; `None` if there are fewer.
-    #[must_use]
-    pub fn boundary_after_messages(&self, from: u64, end: u64, count: u64) -> Option<u64> {
-        let mut at = from;
-        for _ in 0..count {
-            at = self.boundary_after(at, end)?;
+    /// Takes note that the bytes up to the end of `blocks` are in them now. They replace the blocks
+    /// from the first one's start on, which are returned.
+    pub fn install(&mut self, blocks: Vec<Block>) -> Vec<Place> {
+        let Some(first) = blocks.first() else {
+            return Vec::new();
+        };
+        let keep = self
+            .blocks
+            .partition_point(|block| block.start < first.start);
+        let replaced = self.blocks.split_off(keep);
+        if self.blocks.is_empty() {
+            self.blocks = blocks;
+        } else {
+            self.blocks.extend(blocks);
         }
-        Some(at)
+        replaced.into_iter().map(|block| block.place).collect()
     }
 
-    /// Lets go of what lies wholly before `offset`; returns how many bytes that was.
-    pub fn release_before(&mut self, offset: u64) -> u64 {
-        let before = self.start();
-        while self
+    /// Moves the block that starts at `start` from `from` to `to`; false if it is not there.
+    pub fn relocate(&mut self, start: u64, from: Place, to: Place) -> bool {
+        let found = self
+            .blocks
+            .binary_search_by_key(&start, |block| block.start)
+            .ok()
+            .and_then(|index| self.blocks.get_mut(index))
+            .filter(|block| block.place == from);
+        found.map(|block| block.place = to).is_some()
+    }
+
+    /// Lets go, in memory, of what lies before `offset` and is in blocks, in whole pieces; returns
+    /// how many bytes that was.
+    pub fn evict_before(&mut self, offset: u64) -> u64 {
+        let before = self.memory_start();
+        let offset = offset.min(self.flushed_end());
+        let Some(recent) = &mut self.recent else {
+            return 0;
+        };
+        while recent
             .sealed
             .front()
             .is_some_and(|piece| piece.end() <= offset)
         {
-            self.sealed.pop_front();
+            recent.sealed.pop_front();
         }
-        if let Some(front) = self.sealed.front_mut() {
+        if recent.sealed.is_empty() && recent.open.is_empty() {
+            self.recent = None;
+        }
+        self.memory_start() - before
+    }
+
+    /// Lets go of what lies before `offset`: in memory to the byte, on disk in whole blocks. Returns
+    /// how many bytes of memory that was, and the blocks.
+    pub fn release_before(&mut self, offset: u64) -> (u64, Vec<Place>) {
+        let gone = self.blocks.partition_point(|block| block.end() <= offset);
+        let places = self.blocks.drain(..gone).map(|block| block.place).collect();
+        let before = self.memory_start();
+        let Some(recent) = &mut self.recent else {
+            return (0, places);
+        };
+        while recent
+            .sealed
+            .front()
+            .is_some_and(|piece| piece.end() <= offset)
+        {
+            recent.sealed.pop_front();
+        }
+        if let Some(front) = recent.sealed.front_mut() {
             if front.start < offset {
                 // The rest of the piece stays in memory until its last byte goes.
                 front.bytes = front.bytes.slice((offset - front.start) as usize..);
                 front.start = offset;
             }
-        } else if self.open_start < offset {
-            let cut = (offset.min(self.end()) - self.open_start) as usize;
-            self.open.drain(..cut);
-            self.open_start += cut as u64;
+        } else if recent.open_start < offset {
+            let cut = (offset.min(self.end) - recent.open_start) as usize;
+            recent.open.drain(..cut);
+            recent.open_start += cut as u64;
         }
-        self.start() - before
+        (self.memory_start() - before, places)
     }
 
     /// Bytes kept.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.end() - self.start()
+        self.end - self.start()
     }
 
     /// Whether nothing is kept.
@@ -219,12 +399,60 @@ impl History {
     }
 }
 
+/// Cuts the bytes that begin at `start` into blocks of `owner`.
+#[must_use]
+pub fn into_blocks(owner: Incarnation, start: u64, pieces: Vec<Bytes>) -> Vec<NewBlock> {
+    let mut blocks: Vec<NewBlock> = Vec::new();
+    let mut at = start;
+    let mut room = 0;
+    for mut piece in pieces {
+        while !piece.is_empty() {
+            if room == 0 {
+                room = BLOCK_BYTES_MAX;
+                let key = BlockKey {
+                    kind: BlockKind::Data,
+                    owner: owner.0,
+                    start: at,
+                };
+                blocks.push(NewBlock {
+                    key,
+                    pieces: Vec::new(),
+                });
+            }
+            let part = piece.split_to(piece.len().min(room));
+            room -= part.len();
+            at += part.len() as u64;
+            if let Some(block) = blocks.last_mut() {
+                block.pieces.push(part);
+            }
+        }
+    }
+    blocks
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::storage::segment::SegmentId;
+
+    const OWNER: Incarnation = Incarnation(7);
 
     fn gather(pieces: &[Bytes]) -> Vec<u8> {
         pieces.concat()
+    }
+
+    fn byte_at(history: &History, offset: u64) -> Option<u8> {
+        let (start, bytes) = history.memory_at(offset)?;
+        bytes.get((offset - start) as usize).copied()
+    }
+
+    fn block(start: u64, len: u32) -> Block {
+        let place = Place {
+            segment: SegmentId(1),
+            offset: 4096 + start as u32,
+            len,
+        };
+        Block { start, place }
     }
 
     #[test]
@@ -257,40 +485,80 @@ mod tests {
         ];
         for &from in &marks {
             for &to in &marks {
-                let got = gather(&history.read(100 + from as u64, 100 + to as u64));
+                let got = gather(&history.memory(100 + from as u64, 100 + to as u64));
                 assert_eq!(got, model.get(from..to).unwrap_or_default(), "{from}..{to}");
             }
-            assert_eq!(history.byte_at(100 + from as u64), model.get(from).copied());
+            assert_eq!(
+                byte_at(&history, 100 + from as u64),
+                model.get(from).copied()
+            );
         }
-    }
-
-    #[test]
-    fn boundaries_are_found_both_ways_across_pieces() {
-        let mut history = History::starting_at(0);
-        history.share(Bytes::from_static(b"aa\nb"));
-        history.share(Bytes::from_static(b"b"));
-        history.share(Bytes::from_static(b"b\ncc\n"));
-        assert_eq!(history.boundary_at_or_before(0, 6), Some(3));
-        assert_eq!(history.boundary_at_or_before(0, 7), Some(7));
-        assert_eq!(history.boundary_at_or_before(3, 6), None);
-        assert_eq!(history.boundary_after(3, 100), Some(7));
-        assert_eq!(history.boundary_after(10, 100), None);
-        assert_eq!(history.boundary_after_messages(0, 100, 2), Some(7));
-        assert_eq!(history.boundary_after_messages(0, 100, 4), None);
-        assert_eq!(history.boundary_after_messages(3, 100, 0), Some(3));
     }
 
     #[test]
     fn released_bytes_are_gone_and_the_rest_stays() {
         let mut history = History::starting_at(0);
-        history.share(Bytes::from_static(b"0123"));
+        history.append(Bytes::from(vec![b'x'; PIECE_BYTES]));
         history.append(Bytes::from_static(b"4567"));
-        assert_eq!(history.release_before(2), 2);
-        assert_eq!(gather(&history.read(0, 99)), b"234567");
-        assert_eq!(history.release_before(6), 4);
-        assert_eq!(gather(&history.read(0, 99)), b"67");
-        assert_eq!(history.byte_at(5), None);
-        assert_eq!(history.release_before(99), 2);
-        assert_eq!((history.start(), history.end()), (8, 8));
+        let piece = PIECE_BYTES as u64;
+        assert_eq!(history.release_before(2), (2, vec![]));
+        assert_eq!(history.memory(0, u64::MAX).concat().len(), PIECE_BYTES + 2);
+        assert_eq!(history.release_before(piece + 2), (piece, vec![]));
+        assert_eq!(gather(&history.memory(0, u64::MAX)), b"67");
+        assert_eq!(byte_at(&history, piece + 1), None);
+        assert_eq!(history.release_before(u64::MAX), (2, vec![]));
+        assert_eq!((history.start(), history.end()), (piece + 4, piece + 4));
+    }
+
+    #[test]
+    fn what_is_in_blocks_may_leave_memory_and_what_is_not_never_does() {
+        let mut history = History::starting_at(0);
+        history.append(Bytes::from_static(b"0123456789"));
+        assert_eq!(history.evict_before(10), 0);
+        assert_eq!(gather(&history.unflushed_pieces(false)), b"0123456789");
+        assert_eq!(history.install(vec![block(0, 4), block(4, 6)]), vec![]);
+        history.append(Bytes::from_static(b"abc"));
+        assert_eq!((history.flushed_end(), history.unflushed()), (10, 3));
+        assert_eq!(gather(&history.unflushed_pieces(false)), b"abc");
+        assert_eq!(history.evict_before(13), 10);
+        assert_eq!((history.memory_start(), history.memory_bytes()), (10, 3));
+        assert_eq!(history.block_at(3), Some(&block(0, 4)));
+        assert_eq!(history.block_at(4), Some(&block(4, 6)));
+        assert_eq!(history.block_at(10), None);
+        // A block is let go with its last byte.
+        assert_eq!(history.release_before(7), (0, vec![block(0, 4).place]));
+        assert_eq!(history.start(), 4);
+    }
+
+    #[test]
+    fn small_blocks_at_the_end_are_replaced() {
+        let mut history = History::of_blocks(vec![block(0, 4), block(4, 6)], 10);
+        history.append(Bytes::from_static(b"abc"));
+        let replaced = history.install(vec![block(4, 9)]);
+        assert_eq!(replaced, vec![block(4, 6).place]);
+        assert_eq!(history.blocks(), &[block(0, 4), block(4, 9)]);
+        assert_eq!(history.unflushed(), 0);
+        let moved = Place {
+            segment: SegmentId(2),
+            ..block(4, 9).place
+        };
+        assert!(!history.relocate(4, block(4, 6).place, moved));
+        assert!(history.relocate(4, block(4, 9).place, moved));
+        assert_eq!(history.block_at(12).map(|block| block.place), Some(moved));
+    }
+
+    #[test]
+    fn whole_blocks_leave_the_rest_in_memory() {
+        let mut history = History::starting_at(0);
+        history.append(Bytes::from(vec![1; BLOCK_BYTES_MAX + 5]));
+        let pieces = history.unflushed_pieces(true);
+        assert_eq!(gather(&pieces).len(), BLOCK_BYTES_MAX);
+        let blocks = into_blocks(OWNER, 0, history.unflushed_pieces(false));
+        let lens: Vec<usize> = blocks
+            .iter()
+            .map(|block| block.pieces.iter().map(Bytes::len).sum())
+            .collect();
+        assert_eq!(lens, [BLOCK_BYTES_MAX, 5]);
+        assert_eq!(blocks[1].key.start, BLOCK_BYTES_MAX as u64);
     }
 }

@@ -7,21 +7,28 @@
 
 mod append;
 mod bootstrap;
+pub mod checkpoint;
+mod compaction;
 mod create;
 mod delete;
 mod expiry;
+mod flush;
 mod fork;
 pub mod history;
+pub mod keeper;
 pub mod live;
+pub mod lookup;
 pub mod mailbox;
 pub mod owner;
 pub mod placement;
 mod purge;
 mod read;
 pub mod record;
+pub mod recovery;
 mod replay;
 pub mod request;
 mod retention;
+pub mod run;
 pub mod salvage;
 mod snapshot;
 mod snapshot_parts;

@@ -23,9 +23,11 @@ use crate::{
     base::{limits::Limits, time::Clock},
     protocol::{error::Refusal, fork::ForkOrigin, incarnation::Incarnation, stream_key::StreamKey},
     shard::{
+        keeper::KeeperBell,
         live::{Watch, Watched},
+        lookup::{Cache, Miss},
         record::Record,
-        request::{BatchNumber, Reply, Request, Staged},
+        request::{BatchNumber, Cold, Reply, Request, Staged, Warm},
         stream::Blob,
         tables::{Effect, Tables},
     },
@@ -46,7 +48,7 @@ pub struct Shard {
     /// Its number.
     pub id: usize,
     pub(super) tables: RefCell<Tables>,
-    journal: Rc<dyn Stage>,
+    pub(super) journal: Rc<dyn Stage>,
     pub(super) clock: Rc<dyn Clock>,
     pub(super) limits: Limits,
     memory_bytes_max: u64,
@@ -54,6 +56,9 @@ pub struct Shard {
     waiters: RefCell<Vec<(BatchNumber, Vec<Waker>)>>,
     failed: Cell<bool>,
     scratch: RefCell<Vec<u8>>,
+    pub(super) cache: RefCell<Cache>,
+    pub(super) miss: RefCell<Option<Miss>>,
+    pub(super) keeper: KeeperBell,
 }
 
 /// A stream as a write finds it.
@@ -87,52 +92,84 @@ impl Shard {
             waiters: RefCell::default(),
             failed: Cell::new(false),
             scratch: RefCell::default(),
+            cache: RefCell::default(),
+            miss: RefCell::default(),
+            keeper: KeeperBell::default(),
         }
     }
 
-    /// Carries out a request.
+    /// Carries out a request. One whose decision needs bytes that are not in memory comes back
+    /// ([`Reply::Cold`]), and nothing has happened.
     pub fn execute(&self, request: Request) -> Staged<Reply> {
         match request {
             Request::Create(request) => self.create(request),
             Request::Append(request) => self.append(&request).map(Reply::Appended),
             Request::Delete(target) => self.delete(&target).map(Reply::Done),
             Request::Head(target) => self.head(&target).map(|head| Reply::Head(Box::new(head))),
-            Request::Read(request, watch) => self.read(&request, watch),
-            Request::Tail(request, watch) => self.tail(&request, watch).map(Reply::Watching),
-            Request::Event(request) => self.event(&request).map(Reply::Event),
             Request::Leave { incarnation, core } => {
                 self.leave(incarnation, core);
                 Staged::now(Ok(Reply::Done(incarnation)))
             }
-            Request::Publish(request, body) => self
-                .publish(&request, body)
-                .map(|(meta, incarnation)| Reply::Published(meta, incarnation)),
             Request::StagePart(target, id, body) => {
                 self.stage_part(&target, id, body).map(Reply::Done)
             }
-            Request::BeginCommit(request) => self.begin_commit(&request),
-            Request::EndCommit(request, matches) => self
-                .end_commit(&request, matches)
-                .map(|(meta, incarnation)| Reply::Published(meta, incarnation)),
             Request::DiscardParts(target) => self.discard_parts(&target).map(Reply::Done),
             Request::ReadSnapshot(target, offset) => {
                 self.read_snapshot(&target, offset).map(Reply::Snapshot)
             }
-            Request::Retain(target, offset) => self
-                .retain(&target, offset)
-                .map(|(offset, incarnation)| Reply::Retained(offset, incarnation)),
-            Request::Bootstrap(request) => self
-                .bootstrap(&request)
-                .map(|reply| Reply::Bootstrap(Box::new(reply))),
-            Request::Refer(request, fork_key, fork) => self
-                .refer(&request, &fork_key, fork)
-                .map(|inherited| Reply::Referred(Box::new(inherited))),
             Request::Release { source, fork } => self.release(source, fork).map(Reply::Done),
             Request::Inherit { source, start, end } => {
                 Staged::now(Ok(Reply::Inherited(self.inherit(source, start, end))))
             }
             Request::Fence(bucket) => self.fence(&bucket).map(|()| Reply::Done(Incarnation(0))),
             Request::PurgeSlice(bucket) => self.purge_slice(&bucket),
+            Request::Warm(warm) => {
+                let Warm {
+                    incarnation,
+                    start,
+                    bytes,
+                    request,
+                } = *warm;
+                self.cache.borrow_mut().insert(incarnation, start, bytes);
+                self.execute(request)
+            }
+            looks => {
+                self.miss.take();
+                let staged = self.look(&looks);
+                match self.miss.take() {
+                    None => staged,
+                    Some(miss) => Staged::now(Ok(Reply::Cold(Box::new(Cold {
+                        miss,
+                        request: looks,
+                    })))),
+                }
+            }
+        }
+    }
+
+    /// Carries out a request that may have to look at stored bytes.
+    fn look(&self, request: &Request) -> Staged<Reply> {
+        match request {
+            Request::Read(request, watch) => self.read(request, watch.clone()),
+            Request::Tail(request, watch) => self.tail(request, watch.clone()).map(Reply::Watching),
+            Request::Event(request) => self.event(request).map(Reply::Event),
+            Request::Publish(request, body) => self
+                .publish(request, body.clone())
+                .map(|(meta, incarnation)| Reply::Published(meta, incarnation)),
+            Request::BeginCommit(request) => self.begin_commit(request),
+            Request::EndCommit(request, matches) => self
+                .end_commit(request, *matches)
+                .map(|(meta, incarnation)| Reply::Published(meta, incarnation)),
+            Request::Retain(target, offset) => self
+                .retain(target, *offset)
+                .map(|(offset, incarnation)| Reply::Retained(offset, incarnation)),
+            Request::Bootstrap(request) => self
+                .bootstrap(request)
+                .map(|reply| Reply::Bootstrap(Box::new(reply))),
+            Request::Refer(request) => self
+                .refer(request)
+                .map(|inherited| Reply::Referred(Box::new(inherited))),
+            _ => Staged::now(Err(Refusal::Internal)),
         }
     }
 
@@ -152,18 +189,23 @@ impl Shard {
     /// Checks, before anything is decided, that the shard takes writes and has room for `bytes`
     /// more.
     pub(super) fn check_room(&self, bytes: u64) -> Result<(), Refusal> {
-        let used = self.tables.borrow().memory_bytes;
-        self.check_room_in(used, bytes)
+        self.check_room_in(&mut self.tables.borrow_mut(), bytes)
     }
 
-    /// The same, for callers that hold the tables: `used` is what they are charged.
-    pub(super) fn check_room_in(&self, used: u64, bytes: u64) -> Result<(), Refusal> {
+    /// The same, for callers that hold the tables. What is in blocks leaves memory for it.
+    pub(super) fn check_room_in(&self, tables: &mut Tables, bytes: u64) -> Result<(), Refusal> {
         match self.journal.health() {
             Health::Ok => {}
             Health::DiskPressure => return Err(Refusal::DiskPressure),
             Health::Failed => return Err(Refusal::ApplyStopped),
         }
-        if used.saturating_add(bytes) > self.memory_bytes_max {
+        let Some(room) = self.memory_bytes_max.checked_sub(bytes) else {
+            return Err(Refusal::MemoryPressure);
+        };
+        tables.evict_to(room);
+        if tables.memory_bytes > room {
+            // A checkpoint turns what is in memory alone into what may leave it.
+            self.keeper.ask_checkpoint();
             return Err(Refusal::MemoryPressure);
         }
         Ok(())
@@ -263,20 +305,20 @@ impl Shard {
             }
             Effect::Snapshot { slot, snapshot } => {
                 let replaced = tables.streams.get_mut(slot).and_then(|stream| {
-                    stream
-                        .blobs
-                        .get_or_insert_default()
-                        .snapshot
-                        .replace(snapshot)
+                    let blobs = stream.blobs.get_or_insert_default();
+                    blobs
+                        .staged
+                        .take_if(|staged| Arc::ptr_eq(staged, &snapshot));
+                    blobs.snapshot.replace(snapshot)
                 });
                 if let Some(replaced) = replaced {
-                    replaced.body.iter().for_each(Blob::doom);
+                    tables.bury(&replaced.body);
                     tables.discharge(slot, replaced.memory_bytes());
                 }
                 return;
             }
             Effect::Doom { blobs } => {
-                blobs.iter().for_each(Blob::doom);
+                tables.bury(&blobs);
                 return;
             }
             Effect::SoftDelete { slot } => {

@@ -15,6 +15,7 @@ use crate::{
     },
     shard::{
         live::{Watch, Watched},
+        lookup::Lookup,
         owner::Shard,
         request::{EventReply, EventRequest, ReadReply, Reply, Staged, Watching},
         stream::Stream,
@@ -28,7 +29,9 @@ const EVENT_BYTES_MAX: u64 = PIECE_BYTES as u64;
 impl Shard {
     /// Reads what there is; a long-poll at the tail of an open stream is told what to wait on.
     pub(super) fn read(&self, request: &ReadRequest, watch: Option<Arc<Watch>>) -> Staged<Reply> {
-        self.begin_read(request, |stream, start| {
+        Staged::now(self.begin_read(request).and_then(|(slot, start)| {
+            let mut tables = self.tables.borrow_mut();
+            let stream = tables.streams.get_mut(slot).ok_or(Refusal::Internal)?;
             let extent = stream.extent();
             let at_tail = start == extent.tail;
             if let (true, false, Live::LongPoll, Some(watch)) =
@@ -36,7 +39,9 @@ impl Shard {
             {
                 return Ok(Reply::Watching(register(stream, start, watch)));
             }
-            let end = cut(stream, start, request.bytes_max, request.surface);
+            let stream = tables.streams.get(slot).ok_or(Refusal::Internal)?;
+            let look = self.look_at(&tables, stream);
+            let end = cut(stream, &look, start, request.bytes_max, request.surface);
             Ok(Reply::Read(ReadReply {
                 incarnation: extent.incarnation,
                 content_type: stream.staged.content_type.clone(),
@@ -47,30 +52,35 @@ impl Shard {
                     tail: extent.tail,
                     closed: extent.closed,
                 },
-                bytes: stream.history.read(start, end),
+                runs: stream.runs(start, end, &tables.held),
             }))
-        })
+        }))
     }
 
     /// Opens a live read that stays.
     pub(super) fn tail(&self, request: &ReadRequest, watch: Arc<Watch>) -> Staged<Watching> {
-        self.begin_read(request, |stream, start| Ok(register(stream, start, watch)))
+        Staged::now(self.begin_read(request).and_then(|(slot, start)| {
+            let mut tables = self.tables.borrow_mut();
+            let stream = tables.streams.get_mut(slot).ok_or(Refusal::Internal)?;
+            Ok(register(stream, start, watch))
+        }))
     }
 
     /// Finds the stream and where the read starts, and renews the stream's lifetime.
-    fn begin_read<T>(
-        &self,
-        request: &ReadRequest,
-        read: impl FnOnce(&mut Stream, u64) -> Result<T, Refusal>,
-    ) -> Staged<T> {
-        Staged::now(self.find_visible(&request.key).and_then(|slot| {
-            let now_ms = self.now_ms();
-            let mut tables = self.tables.borrow_mut();
-            let stream = tables.streams.get_mut(slot).ok_or(Refusal::Internal)?;
-            let start = start_of_read(stream, request)?;
-            stream.renew(now_ms);
-            read(stream, start)
-        }))
+    fn begin_read(&self, request: &ReadRequest) -> Result<(usize, u64), Refusal> {
+        let slot = self.find_visible(&request.key)?;
+        let now_ms = self.now_ms();
+        let mut tables = self.tables.borrow_mut();
+        let stream = tables.streams.get(slot).ok_or(Refusal::Internal)?;
+        let start = start_of_read(stream, &self.look_at(&tables, stream), request);
+        // Whatever came out rests on bytes that were not there: the request comes back.
+        if self.has_missed() {
+            return Err(Refusal::Internal);
+        }
+        let start = start?;
+        let stream = tables.streams.get_mut(slot).ok_or(Refusal::Internal)?;
+        stream.renew(now_ms);
+        Ok((slot, start))
     }
 
     /// The stored bytes of an open SSE response's next event.
@@ -89,13 +99,13 @@ impl Shard {
                         incarnation: extent.incarnation,
                     });
                 }
+                let look = self.look_at(&tables, stream);
                 let kind = stream.staged.content_type.kind();
                 let bytes_max = request.bytes_max.min(EVENT_BYTES_MAX);
-                let mut end = cut(stream, start, bytes_max, request.surface);
-                let mut bytes = stream.history.read(start, end);
+                let mut end = cut(stream, &look, start, bytes_max, request.surface);
                 let is_last = extent.closed && end == extent.tail;
                 if kind == Kind::Text && !is_last {
-                    end -= incomplete_character(&mut bytes);
+                    end -= incomplete_character(&look, start, end);
                 }
                 Ok(EventReply {
                     window: Window {
@@ -105,9 +115,9 @@ impl Shard {
                         closed: extent.closed,
                     },
                     after_cr: kind == Kind::Text
-                        && start > 0
-                        && stream.history.byte_at(start - 1) == Some(b'\r'),
-                    bytes,
+                        && start > extent.retained
+                        && look.byte_at(start - 1) == Some(b'\r'),
+                    runs: stream.runs(start, end, &tables.held),
                 })
             },
         ))
@@ -125,12 +135,16 @@ impl Shard {
     }
 }
 
-fn start_of_read(stream: &Stream, request: &ReadRequest) -> Result<u64, Refusal> {
+fn start_of_read(
+    stream: &Stream,
+    look: &Lookup<'_>,
+    request: &ReadRequest,
+) -> Result<u64, Refusal> {
     let extent = stream.extent();
     let start = read::resolve_start(&extent, request)?;
     let inside_message = stream.staged.content_type.is_json()
         && request.surface == Surface::Base
-        && !stream.is_boundary(start);
+        && !look.is_boundary(start);
     if inside_message {
         return Err(Refusal::NotJsonBoundary { tail: extent.tail });
     }
@@ -155,7 +169,7 @@ fn register(stream: &mut Stream, start: u64, watch: Arc<Watch>) -> Watching {
 
 /// Where a response that starts at `start` ends: at the tail or after `bytes_max`; on the base
 /// surface a JSON stream is cut between messages, after at least one (decisions, Two surfaces).
-fn cut(stream: &Stream, start: u64, bytes_max: u64, surface: Surface) -> u64 {
+fn cut(stream: &Stream, look: &Lookup<'_>, start: u64, bytes_max: u64, surface: Surface) -> u64 {
     let tail = stream.visible.tail;
     let limit = start.saturating_add(bytes_max);
     if limit >= tail {
@@ -164,59 +178,14 @@ fn cut(stream: &Stream, start: u64, bytes_max: u64, surface: Surface) -> u64 {
     if surface == Surface::Bucket || !stream.staged.content_type.is_json() {
         return limit;
     }
-    stream
-        .history
-        .boundary_at_or_before(start, limit)
-        .or_else(|| stream.history.boundary_after(limit, tail))
+    look.boundary_at_or_before(start, limit)
+        .or_else(|| look.boundary_after(limit, tail))
         .unwrap_or(tail)
 }
 
-/// Takes an incomplete character off the end; returns its length.
-fn incomplete_character(pieces: &mut Vec<bytes::Bytes>) -> u64 {
-    // A character may straddle pieces: look at the last four bytes together.
-    let mut last = Vec::with_capacity(4);
-    for piece in pieces.iter().rev() {
-        for byte in piece.iter().rev() {
-            if last.len() == 4 {
-                break;
-            }
-            last.push(*byte);
-        }
-    }
-    last.reverse();
-    let mut excess = last.len() - sse::whole_characters(&last);
-    let cut = excess as u64;
-    while excess > 0 {
-        let Some(piece) = pieces.last_mut() else {
-            break;
-        };
-        let off = excess.min(piece.len());
-        piece.truncate(piece.len() - off);
-        excess -= off;
-        if piece.is_empty() {
-            pieces.pop();
-        }
-    }
-    cut
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use bytes::Bytes;
-
-    #[test]
-    fn an_incomplete_character_is_taken_off_across_pieces() {
-        let euro = "€".as_bytes();
-        let mut pieces = vec![
-            Bytes::from_static(b"a"),
-            Bytes::copy_from_slice(&euro[..1]),
-            Bytes::copy_from_slice(&euro[1..2]),
-        ];
-        assert_eq!(incomplete_character(&mut pieces), 2);
-        assert_eq!(pieces, vec![Bytes::from_static(b"a")]);
-        let mut whole = vec![Bytes::copy_from_slice(euro)];
-        assert_eq!(incomplete_character(&mut whole), 0);
-        assert_eq!(incomplete_character(&mut Vec::new()), 0);
-    }
+/// The length of the incomplete character at the end of `[start, end)`.
+fn incomplete_character(look: &Lookup<'_>, start: u64, end: u64) -> u64 {
+    let from = end.saturating_sub(4).max(start);
+    let last: Vec<u8> = (from..end).filter_map(|at| look.byte_at(at)).collect();
+    (last.len() - sse::whole_characters(&last)) as u64
 }

@@ -11,7 +11,7 @@
 //! ```
 //! Integers are little-endian. Bodies come last and take the rest.
 
-mod codec;
+pub(super) mod codec;
 #[cfg(test)]
 mod tests;
 
@@ -25,7 +25,7 @@ use crate::{
         producer::{Digest, ProducerWrite},
         stream_key::StreamKey,
     },
-    storage::blob::BlobId,
+    storage::{blob::BlobId, segment::Place},
 };
 
 /// A change of one stream, or of the shard.
@@ -168,6 +168,8 @@ pub enum BlobRecord<'a> {
         /// Its bytes.
         len: u64,
     },
+    /// In a block of a segment; in checkpoints only.
+    Block(Place),
 }
 
 /// A record that no writer of this version wrote.
@@ -355,6 +357,16 @@ impl<'a> Record<'a> {
             | Record::Release { incarnation, .. } => *incarnation,
             Record::Fence { .. } => Incarnation(0),
         }
+    }
+
+    /// The stream that an encoded record changes, without reading the rest of it.
+    ///
+    /// # Errors
+    /// [`MalformedRecord`] for what is too short to be a record.
+    pub fn stream_of(bytes: &[u8]) -> Result<Incarnation, MalformedRecord> {
+        let mut reader = Reader(bytes);
+        let tag = reader.u8();
+        reader.u64().map(Incarnation).ok_or(MalformedRecord { tag })
     }
 
     /// Reads a record back.

@@ -5,7 +5,7 @@
 //! restart, and the sweep decides anew. Everything replayed is durable, so it
 //! is visible at once.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
 
@@ -28,7 +28,7 @@ use crate::{
         stream::{Blob, StoredSnapshot, Stream},
         tables::Tables,
     },
-    storage::blob::BlobId,
+    storage::{blob::BlobId, segment::SegmentId},
 };
 
 /// Why a record cannot follow the ones before it.
@@ -109,7 +109,6 @@ impl Tables {
                         origin,
                         content_type,
                         lifetime,
-                        bytes: Vec::new(),
                     }),
                 };
                 self.replay_create(request, incarnation, at_ms);
@@ -149,6 +148,7 @@ impl Tables {
                 stream.visible.tail = stream.staged.tail;
                 stream.visible.closed = stream.staged.closed;
                 self.charge(slot, charge);
+                self.note_unflushed(slot, body.len() as u64);
             }
             Record::Delete { incarnation, soft } => {
                 let Some(slot) = self.slot_of(incarnation) else {
@@ -232,7 +232,8 @@ impl Tables {
             }
             Record::DiscardParts { incarnation, ids } => {
                 if let Some(slot) = self.slot_of(incarnation) {
-                    self.discard_parts(slot, &ids);
+                    let bodies = self.discard_parts(slot, &ids);
+                    self.release_places(&bodies);
                 }
             }
             Record::Refer {
@@ -268,12 +269,12 @@ impl Tables {
 
     fn replay_create(&mut self, request: CreateRequest, incarnation: Incarnation, at_ms: u64) {
         let state = create::initial_state(&request, incarnation, at_ms);
-        // A fork's inherited bytes come from its source once every shard has replayed; until
-        // then its history starts at the divergence point.
         let own_start = state.origin().map_or(0, |origin| origin.offset);
         let mut history = History::starting_at(own_start);
+        let len = request.body.len() as u64;
         history.append(request.body);
         let slot = self.insert(Stream::created(state, history, BatchNumber(0)));
+        self.note_unflushed(slot, len);
         if let Some(stream) = self.streams.get_mut(slot) {
             stream.visible.exists = true;
             stream.predecessor = None;
@@ -291,13 +292,23 @@ impl Tables {
                 .snapshot
                 .replace(stored)
         });
-        self.discharge(slot, replaced.map_or(0, |replaced| replaced.memory_bytes()));
+        if let Some(replaced) = replaced {
+            self.discharge(slot, replaced.memory_bytes());
+            self.release_places(&replaced.body);
+        }
     }
 
-    fn restore(&self, body: BlobRecord<'_>) -> Blob {
+    fn release_places(&mut self, blobs: &[Blob]) {
+        for place in blobs.iter().filter_map(Blob::place) {
+            self.held.release(place);
+        }
+    }
+
+    pub(super) fn restore(&self, body: BlobRecord<'_>) -> Blob {
         match body {
             BlobRecord::Inline(bytes) => Blob::Memory(Bytes::copy_from_slice(bytes)),
             BlobRecord::File { id, len } => Blob::File(self.graveyard.refer(id, len)),
+            BlobRecord::Block(place) => Blob::Block(place),
         }
     }
 
@@ -332,7 +343,7 @@ impl Tables {
             .flat_map(|(_, stream)| stream.all_blobs());
         blobs
             .filter_map(|blob| match blob {
-                Blob::Memory(_) => None,
+                Blob::Memory(_) | Blob::Block(_) => None,
                 Blob::File(file) => Some((file.id, file.len)),
             })
             .collect()
@@ -373,23 +384,14 @@ impl Tables {
             .collect()
     }
 
-    /// Puts the bytes a fork inherits in front of its own.
-    pub fn graft(&mut self, fork: Incarnation, inherited: Vec<Bytes>) {
-        let slot = self.slot_of(fork);
-        let Some(stream) = slot.and_then(|slot| self.streams.get_mut(slot)) else {
-            return;
-        };
-        let Some(origin) = stream.staged.origin() else {
-            return;
-        };
-        let mut whole = History::starting_at(origin.start);
-        for piece in inherited {
-            whole.share(piece);
+    /// How far into each segment its streams need it, in bytes.
+    #[must_use]
+    pub fn segment_ends(&self) -> HashMap<SegmentId, u64> {
+        let mut ends = HashMap::new();
+        for place in self.all_streams().flat_map(Stream::places) {
+            let end: &mut u64 = ends.entry(place.segment).or_default();
+            *end = place.end().max(*end);
         }
-        for piece in stream.history.read(origin.offset, stream.staged.tail) {
-            whole.append(piece);
-        }
-        whole.release_before(stream.staged.kept_from());
-        stream.history = whole;
+        ends
     }
 }

@@ -4,7 +4,7 @@
 //! Whether a request comes from the owner's own connections or from another
 //! core, it goes through the same [`Shard::execute`](super::owner::Shard::execute).
 
-use std::sync::Arc;
+use std::{cell::Cell, sync::Arc};
 
 use bytes::Bytes;
 
@@ -26,8 +26,11 @@ use crate::{
     },
     shard::{
         live::Watch,
+        lookup::Miss,
+        run::Run,
         stream::{Blob, StoredSnapshot},
     },
+    storage::segment::Segment,
 };
 
 /// A name and a precondition: all that many requests carry.
@@ -79,8 +82,8 @@ pub enum Request {
     Retain(Target, u64),
     /// GET of the bootstrap.
     Bootstrap(BootstrapRequest),
-    /// A fork asks its source for a reference: request, the fork's name and token.
-    Refer(ForkRequest, StreamKey, Incarnation),
+    /// A fork asks its source for a reference.
+    Refer(ReferRequest),
     /// A fork lets its reference go.
     Release {
         /// The source.
@@ -88,7 +91,7 @@ pub enum Request {
         /// The fork.
         fork: Incarnation,
     },
-    /// A fork, at start, asks for the bytes it inherits.
+    /// A fork asks for bytes it inherits.
     Inherit {
         /// The source.
         source: Incarnation,
@@ -101,6 +104,44 @@ pub enum Request {
     Fence(Box<str>),
     /// Deletes some of a fenced bucket's streams.
     PurgeSlice(Box<str>),
+    /// A request that came back ([`Reply::Cold`]), with the bytes it lacked.
+    Warm(Box<Warm>),
+}
+
+/// A fork's request of a reference on its source.
+#[derive(Debug)]
+pub struct ReferRequest {
+    /// What the fork's create asked for.
+    pub fork: ForkRequest,
+    /// The fork's name.
+    pub key: StreamKey,
+    /// The fork's token.
+    pub incarnation: Incarnation,
+    /// How far the source's messages have been counted, if it came back: of which stream, up to
+    /// which offset, and how many are left.
+    pub counted: Cell<Option<(Incarnation, u64, u64)>>,
+}
+
+/// Bytes that a decision looks at, and the request that needs them.
+#[derive(Debug)]
+pub struct Warm {
+    /// The stream.
+    pub incarnation: Incarnation,
+    /// The offset of the first of them.
+    pub start: u64,
+    /// The bytes.
+    pub bytes: Bytes,
+    /// The request.
+    pub request: Request,
+}
+
+/// A request that came back, and what it lacked.
+#[derive(Debug)]
+pub struct Cold {
+    /// The bytes.
+    pub miss: Miss,
+    /// The request.
+    pub request: Request,
 }
 
 /// The second form of a publish: from parts.
@@ -154,8 +195,8 @@ pub enum Reply {
     Event(EventReply),
     /// To [`Request::Publish`] and [`Request::EndCommit`], and to a commit that was done before.
     Published(SnapshotMeta, Incarnation),
-    /// To [`Request::BeginCommit`]: the parts' bodies, in order.
-    Parts(Vec<Blob>, Incarnation),
+    /// To [`Request::BeginCommit`]: the parts' bodies, in order, and the segments they are in.
+    Parts(Vec<Blob>, Vec<Arc<Segment>>, Incarnation),
     /// To [`Request::ReadSnapshot`].
     Snapshot(SnapshotReply),
     /// To [`Request::Retain`]: the retained offset.
@@ -164,8 +205,11 @@ pub enum Reply {
     Bootstrap(Box<BootstrapReply>),
     /// To [`Request::Refer`].
     Referred(Box<Inherited>),
-    /// To [`Request::Inherit`]; `None` while the source is not whole itself.
-    Inherited(Option<Vec<Bytes>>),
+    /// To [`Request::Inherit`]: where they are; `None` if the source lacks some.
+    Inherited(Option<Vec<Run>>),
+    /// To a request whose decision needs bytes that are not in memory: nothing has happened. Load
+    /// them and send [`Request::Warm`].
+    Cold(Box<Cold>),
     /// To [`Request::PurgeSlice`]: streams deleted, and bytes that forks elsewhere still inherit;
     /// done when the first is 0.
     Purged {
@@ -248,8 +292,8 @@ pub struct ReadReply {
     pub lifetime: (Lifetime, u64),
     /// Which bytes.
     pub window: Window,
-    /// The bytes, in pieces.
-    pub bytes: Vec<Bytes>,
+    /// Where the bytes are.
+    pub runs: Vec<Run>,
 }
 
 /// A live read that waits.
@@ -272,8 +316,8 @@ pub struct EventReply {
     pub window: Window,
     /// Whether the byte before them is a CR.
     pub after_cr: bool,
-    /// The bytes.
-    pub bytes: Vec<Bytes>,
+    /// Where the bytes are.
+    pub runs: Vec<Run>,
 }
 
 /// A snapshot that was asked for.
@@ -285,6 +329,8 @@ pub struct SnapshotReply {
     pub incarnation: Incarnation,
     /// Whether it is at the tail.
     pub up_to_date: bool,
+    /// The segments with blocks of its body.
+    pub segments: Vec<Arc<Segment>>,
 }
 
 /// What a bootstrap returns.
@@ -298,8 +344,10 @@ pub struct BootstrapReply {
     pub snapshot: Option<Arc<StoredSnapshot>>,
     /// The updates after the snapshot point.
     pub window: Window,
-    /// Their bytes.
-    pub bytes: Vec<Bytes>,
+    /// Where their bytes are.
+    pub runs: Vec<Run>,
+    /// The segments with blocks of the snapshot's body.
+    pub segments: Vec<Arc<Segment>>,
 }
 
 /// An outcome, and the batch that must be durable before anybody is told.

@@ -25,10 +25,19 @@ impl Shard {
         let now_ms = self.now_ms();
         let (decision, incarnation, changed_in, retained) = {
             let mut tables = self.tables.borrow_mut();
+            let decision = {
+                let Some(stream) = tables.streams.get(slot) else {
+                    return Staged::now(Err(Refusal::Internal));
+                };
+                let look = self.look_at(&tables, stream);
+                retention::decide(&stream.staged, offset, |at| look.is_boundary(at))
+            };
+            if self.has_missed() {
+                return Staged::now(Err(Refusal::Internal));
+            }
             let Some(stream) = tables.streams.get_mut(slot) else {
                 return Staged::now(Err(Refusal::Internal));
             };
-            let decision = retention::decide(&stream.staged, offset, |at| stream.is_boundary(at));
             if decision.is_ok() {
                 stream.renew(now_ms);
             }

@@ -3,8 +3,8 @@
 //! Where damaged batches were set aside, records are missing that later ones
 //! rest on, and plain replay refuses. This decides, record by record, what can
 //! still be told to clients without telling them anything untrue, and comes to
-//! [`Edits`] of the journal: applied to its records they give one that plain
-//! replay takes, so that a repaired directory is an ordinary one.
+//! tables that hold it: written into a new layout they are an ordinary
+//! directory.
 //!
 //! | what is missing                      | what is done                              |
 //! |--------------------------------------|-------------------------------------------|
@@ -22,12 +22,11 @@
 //! What cannot be known, and is not guessed at: a stream whose *last* appends,
 //! closure or deletion are missing looks like one that never had them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
 use crate::{
     protocol::{incarnation::Incarnation, stream_key::StreamKey},
     shard::{record::Record, replay::ReplayError, tables::Tables},
-    storage::journal::Position,
 };
 
 mod loss;
@@ -38,30 +37,12 @@ mod tests;
 pub use loss::Loss;
 pub use settle::settle;
 
-/// What is to be changed in the records of one journal.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Edits {
-    /// Records to be left out.
-    pub left_out: BTreeSet<Position>,
-    /// Records to be written otherwise.
-    pub replaced: BTreeMap<Position, Vec<u8>>,
-    /// Records to be written after all others.
-    pub added: Vec<Vec<u8>>,
-}
-
-impl Edits {
-    /// Whether the records stay as they are.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.left_out.is_empty() && self.replaced.is_empty() && self.added.is_empty()
-    }
-}
-
 /// The salvage of one shard's records.
 #[derive(Debug)]
 pub struct Salvage {
     tables: Tables,
-    edits: Edits,
+    /// Whether the tables are other than the records say.
+    changed: bool,
     losses: Vec<Loss>,
     /// Streams that end before something they are known to have had.
     broken: BTreeMap<Incarnation, Broken>,
@@ -69,18 +50,6 @@ pub struct Salvage {
     headless: BTreeMap<Incarnation, u64>,
     /// Streams that were deleted for good: what else was on its way for one is no loss.
     deleted: HashSet<Incarnation>,
-    /// The creation of each fork, and where it is.
-    forks: HashMap<Incarnation, (Position, Vec<u8>)>,
-    /// Where each stream's snapshots were published.
-    published: HashMap<Incarnation, Vec<Published>>,
-}
-
-/// A publication of a snapshot.
-#[derive(Debug)]
-struct Published {
-    position: Position,
-    /// The staged parts it used.
-    parts: Vec<Box<str>>,
 }
 
 /// What followed a gap in one stream.
@@ -98,13 +67,11 @@ impl Salvage {
     pub fn new(tables: Tables) -> Self {
         Self {
             tables,
-            edits: Edits::default(),
+            changed: false,
             losses: Vec::new(),
             broken: BTreeMap::new(),
             headless: BTreeMap::new(),
             deleted: HashSet::new(),
-            forks: HashMap::new(),
-            published: HashMap::new(),
         }
     }
 
@@ -112,28 +79,19 @@ impl Salvage {
     ///
     /// # Errors
     /// [`ReplayError`] for a record that no loss explains.
-    pub fn apply(&mut self, position: Position, bytes: &[u8]) -> Result<bool, ReplayError> {
+    pub fn apply(&mut self, bytes: &[u8]) -> Result<bool, ReplayError> {
         let record = Record::decode(bytes).map_err(ReplayError::Malformed)?;
-        if !self.takes(position, &record)? {
-            self.edits.left_out.insert(position);
+        if !self.takes(&record)? {
+            self.changed = true;
             return Ok(false);
         }
         self.tables.replay(bytes)?;
-        match record {
-            Record::Create {
-                incarnation,
-                origin: Some(_),
-                ..
-            } => {
-                self.forks.insert(incarnation, (position, bytes.to_vec()));
-            }
-            Record::Delete {
-                incarnation,
-                soft: false,
-            } => {
-                self.deleted.insert(incarnation);
-            }
-            _ => {}
+        if let Record::Delete {
+            incarnation,
+            soft: false,
+        } = record
+        {
+            self.deleted.insert(incarnation);
         }
         Ok(true)
     }
@@ -144,13 +102,13 @@ impl Salvage {
         &self.tables
     }
 
-    /// What was lost, and what is to be changed.
+    /// The streams that are left, whether they are other than the records say, and what was lost.
     #[must_use]
-    pub fn finish(self) -> (Edits, Vec<Loss>) {
-        (self.edits, self.losses)
+    pub fn finish(self) -> (Tables, bool, Vec<Loss>) {
+        (self.tables, self.changed, self.losses)
     }
 
-    fn takes(&mut self, position: Position, record: &Record<'_>) -> Result<bool, ReplayError> {
+    fn takes(&mut self, record: &Record<'_>) -> Result<bool, ReplayError> {
         let incarnation = record.incarnation();
         match record {
             Record::Fence { .. } => return Ok(true),
@@ -195,27 +153,17 @@ impl Salvage {
             self.broken.insert(incarnation, broken);
             return Ok(false);
         }
-        match record {
-            Record::Publish { .. } => self.note_published(incarnation, position, Vec::new()),
-            Record::CommitParts { offset, ids, .. } => {
-                let parts = stream.blobs.as_ref().map(|blobs| &blobs.parts);
-                let held = |id| parts.is_some_and(|parts| parts.contains_key(id));
-                if !ids.iter().all(held) {
-                    let key = stream.staged.key.clone();
-                    let offset = *offset;
-                    self.losses.push(Loss::Snapshot { key, offset });
-                    return Ok(false);
-                }
-                self.note_published(incarnation, position, ids.clone());
+        if let Record::CommitParts { offset, ids, .. } = record {
+            let parts = stream.blobs.as_ref().map(|blobs| &blobs.parts);
+            let held = |id| parts.is_some_and(|parts| parts.contains_key(id));
+            if !ids.iter().all(held) {
+                let key = stream.staged.key.clone();
+                let offset = *offset;
+                self.losses.push(Loss::Snapshot { key, offset });
+                return Ok(false);
             }
-            _ => {}
         }
         Ok(true)
-    }
-
-    fn note_published(&mut self, stream: Incarnation, position: Position, parts: Vec<Box<str>>) {
-        let published = Published { position, parts };
-        self.published.entry(stream).or_default().push(published);
     }
 
     /// A stream of this name comes to be: an earlier one had been deleted.
@@ -237,13 +185,13 @@ impl Salvage {
         })
     }
 
-    /// Adds a record behind all others, here and in the edits.
+    /// Adds a record behind all others.
     fn add(&mut self, record: &Record<'_>) -> Result<(), ReplayError> {
         let mut bytes = Vec::new();
         let body = record.encode(&mut bytes);
         bytes.extend_from_slice(body);
         self.tables.replay(&bytes)?;
-        self.edits.added.push(bytes);
+        self.changed = true;
         Ok(())
     }
 }

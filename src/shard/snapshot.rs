@@ -71,16 +71,25 @@ impl Shard {
         let now_ms = self.now_ms();
         let (decision, incarnation, changed_in) = {
             let mut tables = self.tables.borrow_mut();
+            let decision = {
+                let Some(stream) = tables.streams.get(slot) else {
+                    return Staged::now(Err(Refusal::Internal));
+                };
+                let look = self.look_at(&tables, stream);
+                snapshot::decide_publish(
+                    &stream.staged,
+                    meta.offset,
+                    &meta.digest,
+                    &meta.content_type,
+                    |at| look.is_boundary(at),
+                )
+            };
+            if self.has_missed() {
+                return Staged::now(Err(Refusal::Internal));
+            }
             let Some(stream) = tables.streams.get_mut(slot) else {
                 return Staged::now(Err(Refusal::Internal));
             };
-            let decision = snapshot::decide_publish(
-                &stream.staged,
-                meta.offset,
-                &meta.digest,
-                &meta.content_type,
-                |at| stream.is_boundary(at),
-            );
             if decision.is_ok() {
                 stream.renew(now_ms);
             }
@@ -97,15 +106,16 @@ impl Shard {
             Ok(staged) => staged,
             Err(refusal) => return Staged::after(changed_in, Err(refusal)),
         };
-        let mut tables = self.tables.borrow_mut();
-        if let Some(stream) = tables.streams.get_mut(slot) {
-            stream.staged.rare_mut().snapshot = Some(meta.clone());
-            stream.changed_in = batch;
-        }
         let stored = Arc::new(StoredSnapshot {
             meta: meta.clone(),
             body,
         });
+        let mut tables = self.tables.borrow_mut();
+        if let Some(stream) = tables.streams.get_mut(slot) {
+            stream.staged.rare_mut().snapshot = Some(meta.clone());
+            stream.blobs.get_or_insert_default().staged = Some(stored.clone());
+            stream.changed_in = batch;
+        }
         tables.note(
             batch,
             Effect::Snapshot {
@@ -131,9 +141,11 @@ impl Shard {
             stream.renew(now_ms);
             // The precondition comes after an unsatisfiable range, which only the caller knows; it
             // compares `incarnation`, which is of the state that serves the read.
+            let up_to_date = stream.visible.tail == offset;
             Ok(SnapshotReply {
-                up_to_date: stream.visible.tail == offset,
+                up_to_date,
                 incarnation,
+                segments: tables.segments_of(snapshot.body.iter()),
                 snapshot,
             })
         }))

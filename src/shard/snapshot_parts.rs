@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Memory charged for a part besides its body, in bytes.
-const PART_OVERHEAD_BYTES: u64 = 256;
+pub(super) const PART_OVERHEAD_BYTES: u64 = 256;
 
 impl Shard {
     /// Stages a part; readers see nothing of it.
@@ -90,17 +90,21 @@ impl Shard {
         if let Some(latest) = stream.staged.snapshot()
             && request.offset <= latest.offset
         {
+            // At or before the latest one, no boundary is looked for.
             let decided = snapshot::decide_publish(
                 &stream.staged,
                 request.offset,
                 &request.digest,
                 &request.content_type,
-                |at| stream.is_boundary(at),
+                |_| false,
             );
             let reply = decided.map(|_| Reply::Published(latest.clone(), incarnation));
             return Staged::after(changed_in, reply);
         }
-        let reply = reserve(stream, request).map(|parts| Reply::Parts(parts, incarnation));
+        let reply = reserve(stream, request).map(|parts| {
+            let segments = tables.segments_of(parts.iter());
+            Reply::Parts(parts, segments, incarnation)
+        });
         Staged::after(changed_in, reply)
     }
 

@@ -1,6 +1,6 @@
 //! One stream on its owner core: staged state, durable view, bytes.
 //!
-//! Invariants: `visible.tail <= staged.tail <= history.end()`; what `visible`
+//! Invariants: `visible.tail <= staged.tail == history.end()`; what `visible`
 //! says is durable; nothing outside this core sees anything else of the
 //! stream. Decisions are taken on `staged` and answered only once
 //! `changed_in` is durable.
@@ -10,9 +10,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::{
-    protocol::{read::Extent, snapshot::SnapshotMeta, state::StreamState},
-    shard::{history::History, live::Watchers, record::BlobRecord, request::BatchNumber},
-    storage::blob::BlobFile,
+    protocol::{
+        incarnation::Incarnation, read::Extent, snapshot::SnapshotMeta, state::StreamState,
+    },
+    shard::{history::History, live::Watchers, record::BlobRecord, request::BatchNumber, run::Run},
+    storage::{
+        blob::BlobFile,
+        segment::{BlockKey, BlockKind, Holdings, Place},
+    },
 };
 
 /// Bytes of memory charged for a stream besides its data: its entry, its place in both indexes,
@@ -62,6 +67,8 @@ pub struct Visible {
 pub struct Blobs {
     /// The latest durable snapshot.
     pub snapshot: Option<Arc<StoredSnapshot>>,
+    /// A later one whose record is staged and not durable yet.
+    pub staged: Option<Arc<StoredSnapshot>>,
     /// Staged parts, by id.
     pub parts: std::collections::HashMap<Box<str>, Blob>,
 }
@@ -73,6 +80,8 @@ pub enum Blob {
     Memory(Bytes),
     /// In a file of its own.
     File(Arc<BlobFile>),
+    /// In a block of a segment: a small one that a checkpoint has moved there.
+    Block(Place),
 }
 
 impl Blob {
@@ -82,6 +91,7 @@ impl Blob {
         match self {
             Self::Memory(bytes) => bytes.len() as u64,
             Self::File(file) => file.len,
+            Self::Block(place) => u64::from(place.len),
         }
     }
 
@@ -96,7 +106,16 @@ impl Blob {
     pub fn memory_bytes(&self) -> u64 {
         match self {
             Self::Memory(bytes) => bytes.len() as u64,
-            Self::File(_) => 0,
+            Self::File(_) | Self::Block(_) => 0,
+        }
+    }
+
+    /// The block it is in, if it is in one.
+    #[must_use]
+    pub fn place(&self) -> Option<Place> {
+        match self {
+            Self::Block(place) => Some(*place),
+            Self::Memory(_) | Self::File(_) => None,
         }
     }
 
@@ -109,6 +128,7 @@ impl Blob {
                 id: file.id,
                 len: file.len,
             },
+            Self::Block(place) => BlobRecord::Block(*place),
         }
     }
 
@@ -181,22 +201,51 @@ impl Stream {
     /// Every blob that its records name.
     pub fn all_blobs(&self) -> impl Iterator<Item = &Blob> {
         self.blobs.iter().flat_map(|blobs| {
-            let snapshot = blobs.snapshot.iter().flat_map(|snapshot| &snapshot.body);
-            blobs.parts.values().chain(snapshot)
+            let snapshots = blobs.snapshot.iter().chain(&blobs.staged);
+            let bodies = snapshots.flat_map(|snapshot| &snapshot.body);
+            blobs.parts.values().chain(bodies)
         })
     }
 
-    /// Bytes of its history that it does not share with a fork's source.
+    /// Where the bytes of `[start, end)` are, those that it inherits included.
+    #[must_use]
+    pub fn runs(&self, start: u64, end: u64, held: &Holdings) -> Vec<Run> {
+        let own_start = self.own_start();
+        let mut runs = match self.staged.origin() {
+            Some(origin) if start < own_start => {
+                vec![Run::inherited(origin, start, end.min(own_start))]
+            }
+            _ => Vec::new(),
+        };
+        if end > own_start {
+            let start = start.max(own_start);
+            runs.extend(self.history.runs(self.staged.incarnation, start, end, held));
+        }
+        runs
+    }
+
+    /// The first offset whose byte is its own, not a fork's source's.
+    #[must_use]
+    pub fn own_start(&self) -> u64 {
+        self.staged.origin().map_or(0, |origin| origin.offset)
+    }
+
+    /// Bytes of its history, without what a fork shares with its source.
     #[must_use]
     pub fn own_bytes(&self) -> u64 {
-        let own_start = self.staged.origin().map_or(0, |origin| origin.offset);
-        self.history.end() - self.history.start().max(own_start)
+        self.history.len()
     }
 
     /// The latest durable snapshot.
     #[must_use]
     pub fn snapshot(&self) -> Option<&Arc<StoredSnapshot>> {
         self.blobs.as_ref()?.snapshot.as_ref()
+    }
+
+    /// Every block it has: of its bytes, of its snapshot and of its parts.
+    pub fn places(&self) -> impl Iterator<Item = Place> {
+        let blocks = self.history.blocks().iter().map(|block| block.place);
+        blocks.chain(self.all_blobs().filter_map(Blob::place))
     }
 
     /// Whether the stream's life is over. A live reader keeps a stream with a sliding window.
@@ -214,13 +263,14 @@ impl Stream {
     pub fn renew(&mut self, now_ms: u64) {
         self.staged.renewed_ms = self.staged.renewed_ms.max(now_ms);
     }
+}
 
-    /// Whether `offset` lies between two messages of a JSON stream, or at its first byte
-    /// (extensions, JSON Message Text).
-    #[must_use]
-    pub fn is_boundary(&self, offset: u64) -> bool {
-        offset == 0
-            || offset == self.staged.retained
-            || self.history.byte_at(offset - 1) == Some(b'\n')
+/// What the header of a block says that holds a small blob of `stream`.
+#[must_use]
+pub fn blob_key(stream: Incarnation) -> BlockKey {
+    BlockKey {
+        kind: BlockKind::Blob,
+        owner: stream.0,
+        start: 0,
     }
 }

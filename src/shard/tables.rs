@@ -4,6 +4,10 @@
 //! A stream whose deletion is staged stays in its place until that is durable;
 //! a new one of the same name is its successor meanwhile. What a stream is
 //! charged is given back exactly, whatever happened to it.
+//!
+//! A block of a segment is live for as long as a stream here names it, and a
+//! while longer when it was moved: until a checkpoint rules that knows the new
+//! place ([`Tables::moved`]).
 
 use std::{
     cmp::Reverse,
@@ -14,6 +18,7 @@ use std::{
 use slab::Slab;
 
 use crate::{
+    base::limits::FLUSH_BYTES,
     protocol::{
         incarnation::{Allocator, Incarnation},
         stream_key::StreamKey,
@@ -22,7 +27,10 @@ use crate::{
         request::BatchNumber,
         stream::{Blob, STREAM_OVERHEAD_BYTES, StoredSnapshot, Stream},
     },
-    storage::blob::Graveyard,
+    storage::{
+        blob::Graveyard,
+        segment::{Holdings, Place, Segment},
+    },
 };
 
 /// What a shard knows.
@@ -37,6 +45,16 @@ pub struct Tables {
     effects: VecDeque<(BatchNumber, Effect)>,
     allocator: Allocator,
     pub(super) graveyard: Graveyard,
+    /// What it has in segments.
+    pub(super) held: Holdings,
+    /// Places that were given up for others; released with the next checkpoint that rules.
+    pub(super) moved: Vec<Place>,
+    /// Streams with enough bytes for whole blocks.
+    pub(super) flushable: VecDeque<(usize, Incarnation)>,
+    /// What may leave memory, in the order in which it was written to blocks: up to which offset.
+    pub(super) evictable: VecDeque<(usize, Incarnation, u64)>,
+    /// Bytes of streams that are in memory alone.
+    pub(super) unflushed_bytes: u64,
 }
 
 /// What becomes visible with a batch.
@@ -83,6 +101,11 @@ impl Tables {
             effects: VecDeque::new(),
             allocator,
             graveyard,
+            held: Holdings::new(),
+            moved: Vec::new(),
+            flushable: VecDeque::new(),
+            evictable: VecDeque::new(),
+            unflushed_bytes: 0,
         }
     }
 
@@ -92,7 +115,7 @@ impl Tables {
         let key = stream.staged.key.clone();
         let incarnation = stream.staged.incarnation;
         stream.predecessor = self.by_key.get(&key).copied();
-        stream.charged = STREAM_OVERHEAD_BYTES + stream.own_bytes();
+        stream.charged = STREAM_OVERHEAD_BYTES + stream.history.memory_bytes();
         self.memory_bytes += stream.charged;
         if let Some(end_ms) = stream.staged.lifetime.expires_ms(stream.staged.renewed_ms) {
             self.expiries.push(Reverse((end_ms, incarnation)));
@@ -107,6 +130,12 @@ impl Tables {
     pub(super) fn remove(&mut self, slot: usize) -> Option<Stream> {
         let stream = self.streams.try_remove(slot)?;
         self.memory_bytes = self.memory_bytes.saturating_sub(stream.charged);
+        self.unflushed_bytes = self
+            .unflushed_bytes
+            .saturating_sub(stream.history.unflushed());
+        for place in stream.places() {
+            self.held.release(place);
+        }
         self.by_incarnation.remove(&stream.staged.incarnation);
         match self.by_key.get(&stream.staged.key).copied() {
             Some(current) if current == slot => {
@@ -163,13 +192,69 @@ impl Tables {
 
     /// Lets go of the bytes that neither readers nor forks can ask for any more.
     pub(super) fn release_history(&mut self, slot: usize) {
-        let freed = self.streams.get_mut(slot).map_or(0, |stream| {
-            let kept_from = stream.staged.kept_from().min(stream.visible.retained);
-            let before = stream.own_bytes();
-            stream.history.release_before(kept_from);
-            before - stream.own_bytes()
-        });
+        let Some(stream) = self.streams.get_mut(slot) else {
+            return;
+        };
+        let kept_from = stream.staged.kept_from().min(stream.visible.retained);
+        let before = stream.history.unflushed();
+        let (freed, places) = stream.history.release_before(kept_from);
+        let unflushed = before - stream.history.unflushed();
+        self.unflushed_bytes = self.unflushed_bytes.saturating_sub(unflushed);
+        for place in places {
+            self.held.release(place);
+        }
         self.discharge(slot, freed);
+    }
+
+    /// Takes note that `len` bytes were added to a stream's history, and are in memory alone.
+    pub(super) fn note_unflushed(&mut self, slot: usize, len: u64) {
+        self.unflushed_bytes += len;
+        let Some(stream) = self.streams.get(slot) else {
+            return;
+        };
+        let unflushed = stream.history.unflushed();
+        if unflushed >= FLUSH_BYTES && unflushed - len < FLUSH_BYTES {
+            self.flushable.push_back((slot, stream.staged.incarnation));
+        }
+    }
+
+    /// Lets bytes that are in blocks leave memory, oldest first, until no more than `bytes_max` are
+    /// charged or none is left.
+    pub(super) fn evict_to(&mut self, bytes_max: u64) {
+        while self.memory_bytes > bytes_max {
+            let Some((slot, incarnation, end)) = self.evictable.pop_front() else {
+                return;
+            };
+            let stream = self.streams.get_mut(slot);
+            let freed = stream
+                .filter(|stream| stream.staged.incarnation == incarnation)
+                .map_or(0, |stream| stream.history.evict_before(end));
+            self.discharge(slot, freed);
+        }
+    }
+
+    /// The segments that blocks of these bodies are in.
+    pub(super) fn segments_of<'a>(
+        &self,
+        body: impl Iterator<Item = &'a Blob>,
+    ) -> Vec<Arc<Segment>> {
+        let mut segments: Vec<Arc<Segment>> = Vec::new();
+        for place in body.filter_map(Blob::place) {
+            if !segments.iter().any(|known| known.id == place.segment) {
+                segments.extend(self.held.segment(place.segment).cloned());
+            }
+        }
+        segments
+    }
+
+    /// No durable record names these bodies any more: their space goes, once nobody reads them.
+    pub(super) fn bury(&mut self, blobs: &[Blob]) {
+        for blob in blobs {
+            blob.doom();
+            if let Some(place) = blob.place() {
+                self.held.release(place);
+            }
+        }
     }
 
     /// The stream with this token, unless its deletion is staged.

@@ -15,6 +15,7 @@ use super::{
     live::{Watch, Watched},
     owner::{Peers, Shard},
     request::{BatchNumber, Receipt, Reply, Request, Staged, Target},
+    run::Run,
     stream::Blob,
     tables::Tables,
 };
@@ -62,6 +63,10 @@ impl Stage for TestJournal {
 
     fn next_position(&self) -> Position {
         Position(self.records.borrow().len() as u64)
+    }
+
+    fn staged(&self) -> BatchNumber {
+        BatchNumber(self.records.borrow().len() as u64)
     }
 
     fn durable(&self) -> BatchNumber {
@@ -175,6 +180,18 @@ fn target(name: &str) -> Target {
     }
 }
 
+/// The bytes of runs that are in memory.
+fn gather(runs: &[Run]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for run in runs {
+        match run {
+            Run::Memory(piece) => bytes.extend_from_slice(piece),
+            other => panic!("not in memory: {other:?}"),
+        }
+    }
+    bytes
+}
+
 impl Bench {
     /// Makes everything staged durable.
     fn commit(&self) {
@@ -196,7 +213,7 @@ impl Bench {
             .execute(Request::Read(read(name, Live::No), None))
             .outcome?
         {
-            Reply::Read(reply) => Ok(reply.bytes.concat()),
+            Reply::Read(reply) => Ok(gather(&reply.runs)),
             other => panic!("not a read: {other:?}"),
         }
     }
@@ -464,7 +481,7 @@ fn records_add_up_to_the_same_state() {
             .execute(Request::Read(rest.clone(), None))
             .outcome
             .unwrap();
-        assert!(matches!(reply, Reply::Read(reply) if reply.bytes.concat() == b"456789"));
+        assert!(matches!(reply, Reply::Read(reply) if gather(&reply.runs) == b"456789"));
         assert!(matches!(
             bench.body("demo/a"),
             Err(Refusal::OffsetGone { retained: 4, .. })

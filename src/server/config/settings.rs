@@ -192,4 +192,7 @@ settings! {
     "disk-reserve-bytes" disk_reserve_bytes: Bytes
         "Free bytes the file system must keep; below it writes answer 503";
     "journal-file-bytes" journal_file_bytes: Bytes "Size of one journal file";
+    "checkpoint-bytes" checkpoint_bytes: Bytes
+        "Journal after which a shard writes a checkpoint, or after the size of the last one if that is more";
+    "segment-bytes" segment_bytes: Bytes "Size of one segment file";
 }

@@ -302,6 +302,7 @@ async fn digest(
     for blob in &snapshot.body {
         match blob {
             Blob::Memory(bytes) => digester.update(bytes),
+            Blob::Block(_) => {}
             Blob::File(file) => {
                 let reader = store.open(file.clone()).await?;
                 let (mut at, mut piece) = (0, Vec::new());

@@ -6,33 +6,40 @@ use crate::{
         content_type::ContentType, expiry::Lifetime, fork::ForkOrigin, incarnation::Incarnation,
         producer::Digest, stream_key::StreamKey,
     },
-    storage::blob::BlobId,
+    storage::{
+        blob::BlobId,
+        segment::{Place, SegmentId},
+    },
 };
 
 /// Appends fields to a record.
-pub(super) struct Writer<'a>(pub(super) &'a mut Vec<u8>);
+pub(in crate::shard) struct Writer<'a>(pub(in crate::shard) &'a mut Vec<u8>);
 
 impl Writer<'_> {
-    pub(super) fn head(&mut self, tag: u8, incarnation: Incarnation) {
+    pub(in crate::shard) fn head(&mut self, tag: u8, incarnation: Incarnation) {
         self.u8(tag);
         self.u64(incarnation.0);
     }
 
-    pub(super) fn u8(&mut self, value: u8) {
+    pub(in crate::shard) fn u8(&mut self, value: u8) {
         self.0.push(value);
     }
 
-    pub(super) fn u64(&mut self, value: u64) {
+    pub(in crate::shard) fn u32(&mut self, value: u32) {
+        self.0.extend_from_slice(&value.to_le_bytes());
+    }
+
+    pub(in crate::shard) fn u64(&mut self, value: u64) {
         self.0.extend_from_slice(&value.to_le_bytes());
     }
 
     /// Texts are bounded far below 4 GiB by `base::limits`.
-    pub(super) fn text(&mut self, text: &str) {
+    pub(in crate::shard) fn text(&mut self, text: &str) {
         self.0.extend_from_slice(&(text.len() as u32).to_le_bytes());
         self.0.extend_from_slice(text.as_bytes());
     }
 
-    pub(super) fn texts(&mut self, texts: &[Box<str>]) {
+    pub(in crate::shard) fn texts(&mut self, texts: &[Box<str>]) {
         self.0
             .extend_from_slice(&(texts.len() as u32).to_le_bytes());
         for text in texts {
@@ -40,7 +47,11 @@ impl Writer<'_> {
         }
     }
 
-    pub(super) fn option<T>(&mut self, value: Option<&T>, write: impl FnOnce(&mut Self, &T)) {
+    pub(in crate::shard) fn option<T>(
+        &mut self,
+        value: Option<&T>,
+        write: impl FnOnce(&mut Self, &T),
+    ) {
         self.u8(u8::from(value.is_some()));
         if let Some(value) = value {
             write(self, value);
@@ -48,7 +59,7 @@ impl Writer<'_> {
     }
 
     /// Writes where a body is, and returns it if it belongs into the record.
-    pub(super) fn blob<'b>(&mut self, blob: &BlobRecord<'b>) -> &'b [u8] {
+    pub(in crate::shard) fn blob<'b>(&mut self, blob: &BlobRecord<'b>) -> &'b [u8] {
         match blob {
             BlobRecord::Inline(body) => {
                 self.u8(0);
@@ -60,10 +71,21 @@ impl Writer<'_> {
                 self.u64(*len);
                 &[]
             }
+            BlobRecord::Block(place) => {
+                self.u8(2);
+                self.place(*place);
+                &[]
+            }
         }
     }
 
-    pub(super) fn lifetime(&mut self, lifetime: Lifetime) {
+    pub(in crate::shard) fn place(&mut self, place: Place) {
+        self.u64(place.segment.0);
+        self.u32(place.offset);
+        self.u32(place.len);
+    }
+
+    pub(in crate::shard) fn lifetime(&mut self, lifetime: Lifetime) {
         let (kind, value) = match lifetime {
             Lifetime::Unlimited => (0, 0),
             Lifetime::Ttl { seconds } => (1, seconds),
@@ -73,7 +95,7 @@ impl Writer<'_> {
         self.u64(value);
     }
 
-    pub(super) fn origin(&mut self, origin: &ForkOrigin) {
+    pub(in crate::shard) fn origin(&mut self, origin: &ForkOrigin) {
         self.text(origin.source.as_str());
         self.u64(origin.incarnation.0);
         self.u64(origin.start);
@@ -84,24 +106,24 @@ impl Writer<'_> {
 }
 
 /// Takes fields off a record; `None` when it is too short or no writer wrote it.
-pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+pub(in crate::shard) struct Reader<'a>(pub(in crate::shard) &'a [u8]);
 
 impl<'a> Reader<'a> {
-    pub(super) fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+    pub(in crate::shard) fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
         Some(taken)
     }
 
-    pub(super) fn rest(&mut self) -> &'a [u8] {
+    pub(in crate::shard) fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.0)
     }
 
-    pub(super) fn u8(&mut self) -> Option<u8> {
+    pub(in crate::shard) fn u8(&mut self) -> Option<u8> {
         self.take(1)?.first().copied()
     }
 
-    pub(super) fn bool(&mut self) -> Option<bool> {
+    pub(in crate::shard) fn bool(&mut self) -> Option<bool> {
         match self.u8()? {
             0 => Some(false),
             1 => Some(true),
@@ -109,20 +131,20 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn u32(&mut self) -> Option<u32> {
+    pub(in crate::shard) fn u32(&mut self) -> Option<u32> {
         Some(u32::from_le_bytes(self.take(4)?.try_into().ok()?))
     }
 
-    pub(super) fn u64(&mut self) -> Option<u64> {
+    pub(in crate::shard) fn u64(&mut self) -> Option<u64> {
         Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
     }
 
-    pub(super) fn text(&mut self) -> Option<&'a str> {
+    pub(in crate::shard) fn text(&mut self) -> Option<&'a str> {
         let len = usize::try_from(self.u32()?).ok()?;
         std::str::from_utf8(self.take(len)?).ok()
     }
 
-    pub(super) fn texts(&mut self) -> Option<Vec<Box<str>>> {
+    pub(in crate::shard) fn texts(&mut self) -> Option<Vec<Box<str>>> {
         let count = self.u32()?;
         // No allocation ahead of what the bytes can hold.
         let mut texts = Vec::new();
@@ -132,7 +154,7 @@ impl<'a> Reader<'a> {
         Some(texts)
     }
 
-    pub(super) fn option<T>(
+    pub(in crate::shard) fn option<T>(
         &mut self,
         read: impl FnOnce(&mut Self) -> Option<T>,
     ) -> Option<Option<T>> {
@@ -142,30 +164,39 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn blob(&mut self) -> Option<BlobRecord<'a>> {
+    pub(in crate::shard) fn blob(&mut self) -> Option<BlobRecord<'a>> {
         match self.u8()? {
             0 => Some(BlobRecord::Inline(self.rest())),
             1 => Some(BlobRecord::File {
                 id: BlobId(self.take(16)?.try_into().ok()?),
                 len: self.u64()?,
             }),
+            2 => Some(BlobRecord::Block(self.place()?)),
             _ => None,
         }
     }
 
-    pub(super) fn digest(&mut self) -> Option<Digest> {
+    pub(in crate::shard) fn place(&mut self) -> Option<Place> {
+        Some(Place {
+            segment: SegmentId(self.u64()?),
+            offset: self.u32()?,
+            len: self.u32()?,
+        })
+    }
+
+    pub(in crate::shard) fn digest(&mut self) -> Option<Digest> {
         self.take(32)?.try_into().ok()
     }
 
-    pub(super) fn key(&mut self) -> Option<StreamKey> {
+    pub(in crate::shard) fn key(&mut self) -> Option<StreamKey> {
         self.text().map(StreamKey::restored)
     }
 
-    pub(super) fn content_type(&mut self) -> Option<ContentType> {
+    pub(in crate::shard) fn content_type(&mut self) -> Option<ContentType> {
         ContentType::parse(self.text()?.as_bytes())
     }
 
-    pub(super) fn lifetime(&mut self) -> Option<Lifetime> {
+    pub(in crate::shard) fn lifetime(&mut self) -> Option<Lifetime> {
         let kind = self.u8()?;
         let value = self.u64()?;
         match kind {
@@ -176,7 +207,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn origin(&mut self) -> Option<ForkOrigin> {
+    pub(in crate::shard) fn origin(&mut self) -> Option<ForkOrigin> {
         Some(ForkOrigin {
             source: self.key()?,
             incarnation: Incarnation(self.u64()?),

@@ -159,34 +159,23 @@ impl Salvage {
     /// Lets the forks in `bare` begin where their own bytes do.
     fn bare(&mut self, bare: &HashSet<Incarnation>) -> Result<(), ReplayError> {
         for incarnation in bare {
-            let (Some((position, bytes)), Some(stream)) = (
-                self.forks.get(incarnation),
-                self.tables.stream(*incarnation),
-            ) else {
+            let slot = self.tables.slot_of(*incarnation);
+            let Some(stream) = slot.and_then(|slot| self.tables.streams.get_mut(slot)) else {
                 continue;
             };
             let (at_ms, retained) = (stream.staged.renewed_ms, stream.staged.retained);
-            let mut create = Record::decode(bytes).map_err(ReplayError::Malformed)?;
-            let Record::Create {
-                key,
-                origin: Some(origin),
-                ..
-            } = &mut create
-            else {
+            let key = stream.staged.key.clone();
+            let Some(origin) = &mut stream.staged.rare_mut().origin else {
                 continue;
             };
             self.losses.push(Loss::Inherited {
-                key: key.clone(),
+                key,
                 source: origin.source.clone(),
                 start: origin.start,
                 end: origin.offset,
             });
             let offset = retained.max(origin.offset);
             origin.start = origin.offset;
-            let mut bytes = Vec::new();
-            let body = create.encode(&mut bytes);
-            bytes.extend_from_slice(body);
-            self.edits.replaced.insert(*position, bytes);
             // Earlier retentions of it may lie before that.
             self.add(&Record::Retain {
                 incarnation: *incarnation,
@@ -241,7 +230,7 @@ impl Salvage {
             }
         }
         for (incarnation, offset) in snapshots {
-            self.drop_snapshot(incarnation, offset)?;
+            self.drop_snapshot(incarnation, offset);
         }
         for (incarnation, loss, ids) in parts {
             self.losses.push(loss);
@@ -250,27 +239,15 @@ impl Salvage {
         Ok(())
     }
 
-    /// Leaves every publication of a stream out: an older snapshot's bytes are long gone.
-    fn drop_snapshot(&mut self, incarnation: Incarnation, offset: u64) -> Result<(), ReplayError> {
-        let mut used = Vec::new();
-        for published in self.published.remove(&incarnation).unwrap_or_default() {
-            self.edits.left_out.insert(published.position);
-            used.extend(published.parts);
-        }
+    /// Drops a stream's snapshot: an older one's bytes are long gone.
+    fn drop_snapshot(&mut self, incarnation: Incarnation, offset: u64) {
         let slot = self.tables.slot_of(incarnation);
         if let Some(stream) = slot.and_then(|slot| self.tables.streams.get_mut(slot)) {
             forget_snapshot(stream);
             let key = stream.staged.key.clone();
             self.losses.push(Loss::Snapshot { key, offset });
+            self.changed = true;
         }
-        // Without the commits that used them they would be staged still.
-        if !used.is_empty() {
-            self.add(&Record::DiscardParts {
-                incarnation,
-                ids: used,
-            })?;
-        }
-        Ok(())
     }
 }
 

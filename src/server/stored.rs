@@ -1,0 +1,248 @@
+//! Stored bytes on their way to an answer: from wherever they are to this core.
+//!
+//! What is in memory came with the owner's reply. What a fork inherits is asked
+//! of its source's owner. What is in segments this core reads itself, with
+//! several reads under way ahead of what the client takes ([`ReadAhead`]); a
+//! response in progress keeps the files it reads from.
+//!
+//! Here too a request comes back whose decision needs bytes that are not in
+//! memory ([`Core::ask`]): they are loaded, and it is sent again with them.
+
+use std::{collections::VecDeque, rc::Rc};
+
+use bytes::Bytes;
+use glommio::Task;
+
+use crate::{
+    base::limits::{DISK_IO_BYTES_MAX, READ_AHEAD_MAX},
+    http::answer::Source,
+    protocol::{error::Refusal, stream_key::StreamKey},
+    server::{budget::Charge, core::Core},
+    shard::{
+        request::{Reply, Request, Warm},
+        run::{BlockRun, Run},
+    },
+    storage::{
+        StorageError,
+        segment::{BlockBytes, BlockKey, Place, span_fits},
+    },
+};
+
+impl Core {
+    /// Asks the owner of `key`, as [`call`](Self::call) does, and brings what its decision needs.
+    ///
+    /// # Errors
+    /// The refusal; nothing was staged then.
+    pub async fn ask(&self, key: &StreamKey, request: Request) -> Result<Reply, Refusal> {
+        self.ask_shard(self.placement.owner(key), request).await
+    }
+
+    /// The same for shard `owner`.
+    ///
+    /// # Errors
+    /// The refusal; nothing was staged then.
+    pub async fn ask_shard(&self, owner: usize, request: Request) -> Result<Reply, Refusal> {
+        let mut request = request;
+        loop {
+            let cold = match self.call_shard(owner, request).await? {
+                Reply::Cold(cold) => *cold,
+                reply => return Ok(reply),
+            };
+            let loaded = self.load(vec![cold.miss.run]).await?;
+            request = Request::Warm(Box::new(Warm {
+                incarnation: cold.miss.incarnation,
+                start: cold.miss.start,
+                bytes: join(loaded),
+                request: cold.request,
+            }));
+        }
+    }
+
+    /// The same runs without inherited ones: their sources' owners say where those are.
+    ///
+    /// # Errors
+    /// [`Refusal::Internal`] when a source no longer has what it should.
+    pub async fn sources(&self, runs: Vec<Run>) -> Result<VecDeque<Source>, Refusal> {
+        let mut sources = VecDeque::with_capacity(runs.len());
+        // Taken from the back, so that what replaces a run comes in its place.
+        let mut left: Vec<Run> = runs.into_iter().rev().collect();
+        while let Some(run) = left.pop() {
+            match run {
+                Run::Memory(bytes) => sources.push_back(Source::Memory(bytes)),
+                Run::Block(run) => sources.push_back(Source::Block(run)),
+                Run::Inherited(run) => {
+                    let inherit = Request::Inherit {
+                        source: run.source,
+                        start: run.start,
+                        end: run.end,
+                    };
+                    let owner = self.placement.owner(&run.key);
+                    match self.call_shard(owner, inherit).await? {
+                        Reply::Inherited(Some(runs)) => left.extend(runs.into_iter().rev()),
+                        _ => return Err(Refusal::Internal),
+                    }
+                }
+            }
+        }
+        Ok(sources)
+    }
+
+    /// The bytes of runs, in memory: for few bytes, or for as many as are charged.
+    ///
+    /// # Errors
+    /// [`Refusal::Internal`]; the log says why.
+    pub async fn load(&self, runs: Vec<Run>) -> Result<Vec<Bytes>, Refusal> {
+        let sources = self.sources(runs).await?;
+        let blocks = sources.iter().filter_map(Source::block).cloned().collect();
+        let mut ahead = ReadAhead::new(self, blocks, 1);
+        let mut loaded = Vec::with_capacity(sources.len());
+        for source in sources {
+            match source {
+                Source::Memory(bytes) => loaded.push(bytes),
+                Source::Block(_) => {
+                    let block = ahead.next().await?;
+                    loaded.push(Bytes::copy_from_slice(&block));
+                }
+                Source::File(..) => return Err(Refusal::Internal),
+            }
+        }
+        Ok(loaded)
+    }
+
+    /// The bytes of runs, in memory, charged to what clients have yet to take if they were not in
+    /// memory anyway.
+    ///
+    /// # Errors
+    /// [`Refusal::BodyBudget`] when there is no memory for them, [`Refusal::Internal`].
+    pub async fn load_charged(&self, runs: Vec<Run>) -> Result<Vec<Bytes>, Refusal> {
+        let is_cold = |run: &Run| !matches!(run, Run::Memory(_));
+        if !runs.iter().any(is_cold) {
+            return self.load(runs).await;
+        }
+        let len: u64 = runs.iter().map(Run::len).sum();
+        let mut charge = self.unsent.charge();
+        charge.set(len).map_err(|_| Refusal::BodyBudget)?;
+        let loaded = self.load(runs).await?;
+        Ok(vec![charge.with(loaded.concat())])
+    }
+}
+
+fn join(mut pieces: Vec<Bytes>) -> Bytes {
+    match pieces.len() {
+        1 => pieces.pop().unwrap_or_default(),
+        _ => pieces.concat().into(),
+    }
+}
+
+/// One part of a block that was read.
+pub struct Loaded {
+    block: BlockBytes,
+    from: usize,
+    to: usize,
+}
+
+impl std::ops::Deref for Loaded {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.block.get(self.from..self.to).unwrap_or_default()
+    }
+}
+
+type Group = Vec<BlockRun>;
+
+/// Reads the blocks of one answer in order, several reads ahead.
+pub struct ReadAhead {
+    core: crate::storage::segment::BlockReader<crate::storage::disk::GlommioDisk>,
+    plan: VecDeque<Group>,
+    under_way: VecDeque<(Group, Task<Result<Vec<BlockBytes>, StorageError>>)>,
+    ready: VecDeque<Loaded>,
+    depth: usize,
+    _charge: Option<Charge>,
+}
+
+impl ReadAhead {
+    /// Plans the reads of `blocks`, at most `depth` of them at once, each of at most 1 MiB.
+    #[must_use]
+    pub fn new(core: &Core, blocks: Vec<BlockRun>, depth: usize) -> Self {
+        let mut plan: VecDeque<Group> = VecDeque::new();
+        for run in blocks {
+            let fits = plan
+                .back()
+                .and_then(|group| group.first())
+                .is_some_and(|first| span_fits(first.place, run.place));
+            let follows = plan
+                .back()
+                .and_then(|group| group.last())
+                .is_some_and(|last| u64::from(run.place.offset) >= last.place.end());
+            match plan.back_mut() {
+                Some(group) if fits && follows => group.push(run),
+                _ => plan.push_back(vec![run]),
+            }
+        }
+        Self {
+            core: core.blocks.clone(),
+            plan,
+            under_way: VecDeque::new(),
+            ready: VecDeque::new(),
+            depth,
+            _charge: None,
+        }
+    }
+
+    /// The same for an answer that is streamed, charged to what clients have yet to take: with less
+    /// ahead when there is little room.
+    ///
+    /// # Errors
+    /// [`Refusal::BodyBudget`] when there is no room for a single read.
+    pub fn charged(core: &Rc<Core>, blocks: Vec<BlockRun>) -> Result<Self, Refusal> {
+        let mut ahead = Self::new(core, blocks, READ_AHEAD_MAX);
+        let mut charge = core.unsent.charge();
+        ahead.depth = ahead.depth.min(ahead.plan.len()).max(1);
+        while charge
+            .set((ahead.depth * DISK_IO_BYTES_MAX) as u64)
+            .is_err()
+        {
+            if ahead.depth == 1 {
+                return Err(Refusal::BodyBudget);
+            }
+            ahead.depth = 1;
+        }
+        ahead._charge = Some(charge);
+        Ok(ahead)
+    }
+
+    /// The next block's part.
+    ///
+    /// # Errors
+    /// [`Refusal::Internal`]; the log says why.
+    pub async fn next(&mut self) -> Result<Loaded, Refusal> {
+        loop {
+            if let Some(loaded) = self.ready.pop_front() {
+                return Ok(loaded);
+            }
+            while self.under_way.len() < self.depth
+                && let Some(group) = self.plan.pop_front()
+            {
+                let wanted: Vec<(Place, BlockKey)> =
+                    group.iter().map(|run| (run.place, run.key)).collect();
+                let reader = self.core.clone();
+                let read = glommio::spawn_local(async move { reader.read(&wanted).await });
+                self.under_way.push_back((group, read));
+            }
+            let Some((group, read)) = self.under_way.pop_front() else {
+                return Err(Refusal::Internal);
+            };
+            let blocks = read.await.map_err(|error| {
+                tracing::error!("{error}");
+                Refusal::Internal
+            })?;
+            let parts = group.iter().zip(blocks).map(|(run, block)| Loaded {
+                block,
+                from: run.from as usize,
+                to: run.to as usize,
+            });
+            self.ready.extend(parts);
+        }
+    }
+}

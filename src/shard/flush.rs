@@ -1,0 +1,261 @@
+//! How a stream's bytes get from memory into blocks, as the owner sees it: what
+//! is to be written is taken out by reference in one turn, and what was written
+//! is taken note of in a later one. Appends, deletions and retention may come
+//! between.
+//!
+//! A small block at the end of a stream is written again with what follows it,
+//! unless it is several times as large: a stream of small appends has few
+//! blocks, and each byte is written a bounded number of times. The old block
+//! stays on disk until a checkpoint rules that does not name it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::{
+    base::limits::{BLOB_BLOCK_BYTES_MIN, BLOCK_BYTES_MAX},
+    protocol::incarnation::Incarnation,
+    shard::{
+        history::Block,
+        owner::Shard,
+        stream::{Blob, StoredSnapshot, Stream},
+        tables::Tables,
+    },
+    storage::segment::{BlockKey, Place, Segment},
+};
+
+/// A block at the end of a stream is written again unless it is this many times as large as what
+/// follows it.
+const MERGE_RATIO: u64 = 4;
+
+/// Bytes of one stream on their way into blocks.
+pub(super) struct Flush {
+    slot: usize,
+    pub(super) incarnation: Incarnation,
+    /// The offset of the first byte.
+    pub(super) start: u64,
+    /// Blocks to be written again that must be read first; they come before `pieces`.
+    pub(super) reads: Vec<(Place, BlockKey)>,
+    /// What is in memory.
+    pub(super) pieces: Vec<Bytes>,
+}
+
+/// A small snapshot body, or part, on its way into a block.
+pub(super) struct BlobFlush {
+    slot: usize,
+    pub(super) incarnation: Incarnation,
+    whose: BlobPlace,
+    pub(super) bytes: Bytes,
+}
+
+/// Which blob of a stream.
+enum BlobPlace {
+    /// The piece of this number of this snapshot.
+    Snapshot(Arc<StoredSnapshot>, usize),
+    /// The part of this id.
+    Part(Box<str>),
+}
+
+impl Flush {
+    /// Bytes in it.
+    pub(super) fn len(&self) -> u64 {
+        let reads = self.reads.iter().map(|(place, _)| u64::from(place.len));
+        reads.sum::<u64>()
+            + self
+                .pieces
+                .iter()
+                .map(|piece| piece.len() as u64)
+                .sum::<u64>()
+    }
+}
+
+impl Shard {
+    /// A stream with enough bytes for whole blocks.
+    pub(super) fn next_flushable(&self) -> Option<usize> {
+        let mut tables = self.tables.borrow_mut();
+        while let Some((slot, incarnation)) = tables.flushable.pop_front() {
+            let stream = tables.streams.get(slot);
+            if stream.is_some_and(|stream| stream.staged.incarnation == incarnation) {
+                return Some(slot);
+            }
+        }
+        None
+    }
+
+    /// What of a stream is in memory alone; with `whole_blocks` without what would not fill one.
+    pub(super) fn begin_flush(&self, slot: usize, whole_blocks: bool) -> Option<Flush> {
+        let mut tables = self.tables.borrow_mut();
+        let stream = tables.streams.get_mut(slot)?;
+        if stream.deleted || stream.history.unflushed() == 0 {
+            return None;
+        }
+        let pieces = stream.history.unflushed_pieces(whole_blocks);
+        let mut len: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
+        if len == 0 {
+            return None;
+        }
+        let incarnation = stream.staged.incarnation;
+        let mut flush = Flush {
+            slot,
+            incarnation,
+            start: stream.history.flushed_end(),
+            reads: Vec::new(),
+            pieces,
+        };
+        let end = flush.start + len;
+        for block in stream.history.blocks().iter().rev() {
+            let block_len = u64::from(block.place.len);
+            if block_len > len * MERGE_RATIO || block_len > BLOCK_BYTES_MAX as u64 / 2 {
+                break;
+            }
+            flush.reads.push((block.place, block.key(incarnation)));
+            flush.start = block.start;
+            len += block_len;
+        }
+        flush.reads.reverse();
+        if stream.history.memory_start() <= flush.start {
+            flush.reads.clear();
+            flush.pieces = stream.history.memory(flush.start, end);
+        }
+        Some(flush)
+    }
+
+    /// Takes note of where the bytes of a flush are now.
+    pub(super) fn end_flush(&self, flush: &Flush, placed: &[(Arc<Segment>, Place)]) {
+        let mut tables = self.tables.borrow_mut();
+        let tables = &mut *tables;
+        tables.adopt(placed);
+        let mut blocks = Vec::with_capacity(placed.len());
+        let mut at = flush.start;
+        for (_, place) in placed {
+            let block = Block {
+                start: at,
+                place: *place,
+            };
+            at = block.end();
+            blocks.push(block);
+        }
+        let Some(stream) = owned(tables, flush.slot, flush.incarnation) else {
+            tables.disown(placed);
+            return;
+        };
+        let before = stream.history.unflushed();
+        let replaced = stream.history.install(blocks);
+        let flushed = before.saturating_sub(stream.history.unflushed());
+        tables.unflushed_bytes = tables.unflushed_bytes.saturating_sub(flushed);
+        tables.moved.extend(replaced);
+        tables
+            .evictable
+            .push_back((flush.slot, flush.incarnation, at));
+        // Retention may have passed them meanwhile.
+        tables.release_history(flush.slot);
+    }
+
+    /// The small bodies of a stream that are in memory.
+    pub(super) fn begin_blob_flush(&self, slot: usize, flushes: &mut Vec<BlobFlush>) {
+        let tables = self.tables.borrow();
+        let Some(stream) = tables.streams.get(slot).filter(|stream| !stream.deleted) else {
+            return;
+        };
+        let Some(blobs) = &stream.blobs else {
+            return;
+        };
+        let incarnation = stream.staged.incarnation;
+        let mut add = |whose, blob: &Blob| {
+            if let Blob::Memory(bytes) = blob
+                && bytes.len() >= BLOB_BLOCK_BYTES_MIN
+            {
+                flushes.push(BlobFlush {
+                    slot,
+                    incarnation,
+                    whose,
+                    bytes: bytes.clone(),
+                });
+            }
+        };
+        if let Some(snapshot) = &blobs.snapshot {
+            for (index, blob) in snapshot.body.iter().enumerate() {
+                add(BlobPlace::Snapshot(snapshot.clone(), index), blob);
+            }
+        }
+        let running = stream.staged.rare.as_ref();
+        if running.is_some_and(|rare| rare.parts.commit_running) {
+            return;
+        }
+        for (id, blob) in &blobs.parts {
+            add(BlobPlace::Part(id.clone()), blob);
+        }
+    }
+
+    /// Takes note of where a small body is now.
+    pub(super) fn end_blob_flush(&self, flush: &BlobFlush, placed: &(Arc<Segment>, Place)) {
+        let mut tables = self.tables.borrow_mut();
+        let tables = &mut *tables;
+        let placed = std::slice::from_ref(placed);
+        tables.adopt(placed);
+        let stream = owned(tables, flush.slot, flush.incarnation);
+        let blob = placed.first().map(|(_, place)| Blob::Block(*place));
+        let replaced = stream
+            .zip(blob)
+            .is_some_and(|(stream, blob)| replace_blob(stream, &flush.whose, blob));
+        if replaced {
+            tables.discharge(flush.slot, flush.bytes.len() as u64);
+        } else {
+            tables.disown(placed);
+        }
+    }
+}
+
+/// Puts `blob` where `whose` says, if what is there is still what was flushed.
+fn replace_blob(stream: &mut Stream, whose: &BlobPlace, blob: Blob) -> bool {
+    let Some(blobs) = &mut stream.blobs else {
+        return false;
+    };
+    match whose {
+        BlobPlace::Part(id) => match blobs.parts.get_mut(id) {
+            Some(part @ Blob::Memory(_)) => {
+                *part = blob;
+                true
+            }
+            _ => false,
+        },
+        BlobPlace::Snapshot(flushed, index) => {
+            let latest = blobs.snapshot.as_ref();
+            // Readers share it: it is replaced, not changed. The pieces of one snapshot follow one
+            // another, so the one that is there has the same meaning, and more of it in blocks.
+            let Some(latest) = latest.filter(|latest| latest.meta == flushed.meta) else {
+                return false;
+            };
+            let mut body = latest.body.clone();
+            match body.get_mut(*index) {
+                Some(piece @ Blob::Memory(_)) => *piece = blob,
+                _ => return false,
+            }
+            let meta = latest.meta.clone();
+            blobs.snapshot = Some(Arc::new(StoredSnapshot { meta, body }));
+            true
+        }
+    }
+}
+
+/// The stream in `slot`, if it is still the one of `incarnation`.
+fn owned(tables: &mut Tables, slot: usize, incarnation: Incarnation) -> Option<&mut Stream> {
+    let stream = tables.streams.get_mut(slot)?;
+    (stream.staged.incarnation == incarnation).then_some(stream)
+}
+
+impl Tables {
+    /// Blocks were written: they are ours.
+    pub(super) fn adopt(&mut self, placed: &[(Arc<Segment>, Place)]) {
+        for (segment, place) in placed {
+            self.held.adopt(segment, *place);
+        }
+    }
+
+    /// Blocks were written for what is gone meanwhile.
+    pub(super) fn disown(&mut self, placed: &[(Arc<Segment>, Place)]) {
+        for (_, place) in placed {
+            self.held.release(*place);
+        }
+    }
+}

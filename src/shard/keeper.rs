@@ -1,0 +1,611 @@
+//! The keeper of a shard: moves what is old from memory and journal into
+//! segments, writes checkpoints, gives space back. Beside the requests and in
+//! slices, so that none waits for it.
+//!
+//! ```text
+//! journal ──(records)──> memory ──flush──> blocks in segments ──compaction──> …
+//!    ^                                       |
+//!    └── files before the checkpoint go ── checkpoint (tables, where the blocks are)
+//! ```
+//!
+//! What is guaranteed, and by which order:
+//! - A checkpoint rules only when everything in it is durable: its blocks are
+//!   synced, the records that its entries include are durable, its file is
+//!   synced; then `current` is replaced. A crash before that leaves the one
+//!   before, and the journal from where that one began.
+//! - Journal files go, and places of blocks that were moved are released, only
+//!   once a checkpoint rules that does not need them. Blocks that a record made
+//!   dead are released when the record is durable: replay comes to it before
+//!   anybody reads.
+//! - A write that fails costs nothing: the bytes are still in memory and in the
+//!   journal, and it is tried again. A failed sync of a segment stops the
+//!   shard, as one of the journal does: what memory has let go of since may be
+//!   in doubt.
+//!
+//! Bounds: the journal that a start reads is that since the last checkpoint,
+//! about `checkpoint_bytes` or the size of the tables; one segment is
+//! compacted at a time.
+
+use std::{
+    cell::Cell, collections::HashSet, future::poll_fn, path::PathBuf, rc::Rc, time::Duration,
+};
+
+use bytes::Bytes;
+use futures_lite::future;
+
+use crate::{
+    base::{limits::DISK_IO_BYTES_MAX, signal::Signal},
+    shard::{
+        checkpoint::{encode_fence, encode_stream},
+        flush::{BlobFlush, Flush},
+        history::into_blocks,
+        owner::Shard,
+        stream::blob_key,
+    },
+    storage::{
+        StorageError,
+        checkpoint::{CheckpointWriter, Current, Identity, remove_others},
+        disk::Disk,
+        journal::{Journal, Position, Stage as _},
+        segment::{
+            BlockKey, BlockReader, NewBlock, Place, SegmentGraveyard, SegmentId, SegmentWriter,
+            bury, punch, span_fits,
+        },
+    },
+};
+
+/// How often it looks for work that nobody rang for.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Streams of one slice of a checkpoint.
+const SLICE_STREAMS: usize = 256;
+/// Bytes written in one slice.
+const SLICE_BYTES: u64 = DISK_IO_BYTES_MAX as u64;
+/// Ranges punched, and files removed, in one turn.
+const RECLAIM_MAX: usize = 64;
+
+/// Wakes the keeper.
+#[derive(Debug, Default)]
+pub struct KeeperBell {
+    ring: Signal,
+    checkpoint: Cell<bool>,
+    stop: Cell<bool>,
+}
+
+impl KeeperBell {
+    /// There is something to flush.
+    pub fn ring(&self) {
+        self.ring.raise();
+    }
+
+    /// A checkpoint is wanted now, however little the journal has grown.
+    pub fn ask_checkpoint(&self) {
+        if !self.checkpoint.replace(true) {
+            self.ring.raise();
+        }
+    }
+
+    /// No new work is begun.
+    pub fn stop(&self) {
+        self.stop.set(true);
+        self.ring.raise();
+    }
+}
+
+/// What a keeper needs to know.
+#[derive(Clone, Debug)]
+pub struct KeeperOptions {
+    /// Whose checkpoints it writes.
+    pub identity: Identity,
+    /// The directory of segments.
+    pub segments_dir: PathBuf,
+    /// The checkpoint that rules.
+    pub current: Option<Current>,
+    /// Bytes of the journal behind it, as the start found them.
+    pub journal_bytes: u64,
+    /// A checkpoint is due when the journal behind the last one is longer.
+    pub checkpoint_bytes: u64,
+    /// Bytes of free space that are left alone.
+    pub reserve_bytes: u64,
+}
+
+/// What a keeper has done; every number but the last two only grows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeeperStats {
+    /// Checkpoints that came to rule.
+    pub checkpoints: u64,
+    /// Bytes of their files.
+    pub checkpoint_bytes: u64,
+    /// Bytes of blocks written again to empty a segment.
+    pub compacted_bytes: u64,
+    /// Bytes written to segments.
+    pub segment_written_bytes: u64,
+    /// Bytes given back by punching.
+    pub punched_bytes: u64,
+    /// Turns that failed and are tried again.
+    pub failures: u64,
+    /// Bytes of the journal behind the checkpoint that rules.
+    pub journal_bytes: u64,
+    /// Bytes of the checkpoint that rules.
+    pub current_bytes: u64,
+}
+
+/// The keeper of one shard.
+pub struct Keeper<D: Disk> {
+    shard: Rc<Shard>,
+    journal: Journal<D>,
+    disk: D,
+    writer: SegmentWriter<D>,
+    reader: BlockReader<D>,
+    graveyard: SegmentGraveyard,
+    options: KeeperOptions,
+    /// Segments that were emptied since the last checkpoint: their places are not released yet.
+    emptied: HashSet<SegmentId>,
+    /// Number of the next checkpoint. One that could not be made to rule may rule after a crash, so
+    /// its number is not used again.
+    next_number: u64,
+    /// Journal bytes before the last checkpoint began, as its counters have it.
+    journal_mark: u64,
+    complained: bool,
+    stats: Rc<Cell<KeeperStats>>,
+}
+
+/// Why a turn ended early.
+enum Trouble {
+    /// Nothing is lost; try again later.
+    Later(StorageError),
+    /// What is on disk is in doubt.
+    Fatal(StorageError),
+    /// The journal has failed.
+    Stopped,
+}
+
+impl From<StorageError> for Trouble {
+    fn from(error: StorageError) -> Self {
+        Self::Later(error)
+    }
+}
+
+impl<D: Disk> Keeper<D> {
+    /// A keeper that writes with `writer` and reads with `reader`.
+    #[must_use]
+    pub fn new(
+        shard: Rc<Shard>,
+        journal: Journal<D>,
+        disk: D,
+        writer: SegmentWriter<D>,
+        reader: BlockReader<D>,
+        graveyard: SegmentGraveyard,
+        options: KeeperOptions,
+    ) -> Self {
+        let keeper = Self {
+            shard,
+            journal,
+            disk,
+            writer,
+            reader,
+            graveyard,
+            emptied: HashSet::new(),
+            next_number: options
+                .current
+                .as_ref()
+                .map_or(1, |current| current.number + 1),
+            journal_mark: 0,
+            complained: false,
+            stats: Rc::default(),
+            options,
+        };
+        keeper.count(|_| {});
+        keeper
+    }
+
+    /// What it has done, as it goes on.
+    #[must_use]
+    pub fn stats(&self) -> Rc<Cell<KeeperStats>> {
+        self.stats.clone()
+    }
+
+    /// Works until the bell says to stop, or the journal has failed.
+    pub async fn run(mut self) {
+        loop {
+            let bell = &self.shard.keeper;
+            future::or(bell.ring.wait(), self.disk.sleep(INTERVAL)).await;
+            if self.shard.keeper.stop.get() || self.shard.has_failed() {
+                return;
+            }
+            match self.turn().await {
+                Ok(()) => self.complained = false,
+                Err(Trouble::Stopped) => return,
+                Err(Trouble::Later(error)) => {
+                    self.count(|stats| stats.failures += 1);
+                    if !std::mem::replace(&mut self.complained, true) {
+                        tracing::warn!(
+                            shard = self.shard.id,
+                            "{error}; nothing is lost, it is tried again every second"
+                        );
+                    }
+                    self.disk.sleep(INTERVAL).await;
+                }
+                Err(Trouble::Fatal(error)) => {
+                    self.journal.fail(error);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// One round of everything that is due.
+    async fn turn(&mut self) -> Result<(), Trouble> {
+        self.flush_large().await?;
+        if self.is_checkpoint_due() {
+            self.checkpoint().await?;
+        }
+        self.compact().await?;
+        self.reclaim().await?;
+        Ok(())
+    }
+
+    fn count(&self, change: impl FnOnce(&mut KeeperStats)) {
+        let mut stats = self.stats.get();
+        change(&mut stats);
+        stats.segment_written_bytes = self.writer.stats().written_bytes;
+        stats.journal_bytes = self.journal_bytes();
+        stats.current_bytes = self
+            .options
+            .current
+            .as_ref()
+            .map_or(0, |current| current.bytes);
+        self.stats.set(stats);
+    }
+
+    /// Bytes of the journal behind the checkpoint that rules.
+    fn journal_bytes(&self) -> u64 {
+        let grown = self.journal.stats().batch_bytes - self.journal_mark;
+        self.options.journal_bytes + grown
+    }
+
+    fn is_checkpoint_due(&self) -> bool {
+        let asked = self.shard.keeper.checkpoint.take();
+        let table = self
+            .options
+            .current
+            .as_ref()
+            .map_or(0, |current| current.bytes);
+        let threshold = self.options.checkpoint_bytes.max(table);
+        let grown = self.journal_bytes();
+        self.count(|_| {});
+        asked
+            || grown >= threshold
+            || self.shard.unflushed_is_high()
+            || self.shard.moved_bytes() >= self.options.checkpoint_bytes
+    }
+
+    /// Writes the whole blocks of streams that have many bytes in memory alone.
+    async fn flush_large(&mut self) -> Result<(), Trouble> {
+        while let Some(slot) = self.shard.next_flushable() {
+            let flush = self.shard.begin_flush(slot, true);
+            self.write(flush.into_iter().collect(), Vec::new()).await?;
+            if self.shard.keeper.stop.get() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes blocks and takes note of where they are.
+    async fn write(
+        &mut self,
+        flushes: Vec<Flush>,
+        blobs: Vec<BlobFlush>,
+    ) -> Result<(), StorageError> {
+        let mut blocks = Vec::new();
+        let mut counts = Vec::with_capacity(flushes.len());
+        for flush in &flushes {
+            let mut pieces = Vec::with_capacity(flush.reads.len() + flush.pieces.len());
+            for group in groups(&flush.reads) {
+                for bytes in self.reader.read(group).await? {
+                    pieces.push(Bytes::copy_from_slice(&bytes));
+                }
+            }
+            pieces.extend(flush.pieces.iter().cloned());
+            let own = into_blocks(flush.incarnation, flush.start, pieces);
+            counts.push(own.len());
+            blocks.extend(own);
+        }
+        blocks.extend(blobs.iter().map(|blob| NewBlock {
+            key: blob_key(blob.incarnation),
+            pieces: vec![blob.bytes.clone()],
+        }));
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        let placed = self.writer.write(&blocks).await?;
+        let mut placed = placed.as_slice();
+        for (flush, count) in flushes.iter().zip(counts) {
+            let Some((own, rest)) = placed.split_at_checked(count) else {
+                return Ok(());
+            };
+            self.shard.end_flush(flush, own);
+            placed = rest;
+        }
+        for (blob, place) in blobs.iter().zip(placed) {
+            self.shard.end_blob_flush(blob, place);
+        }
+        Ok(())
+    }
+
+    /// Writes a checkpoint and makes it rule.
+    async fn checkpoint(&mut self) -> Result<(), Trouble> {
+        self.check_space().await?;
+        let number = self.next_number;
+        self.next_number += 1;
+        let begin = self.journal.next_position();
+        let mark = self.journal.stats().batch_bytes;
+        let moved = self.shard.begin_checkpoint();
+        let emptied = std::mem::take(&mut self.emptied);
+        match self.write_checkpoint(number, begin).await {
+            Ok(current) => {
+                let bytes = current.bytes;
+                self.options.current = Some(current);
+                self.options.journal_bytes = 0;
+                self.journal_mark = mark;
+                self.shard.release_moved(&moved);
+                self.count(|stats| {
+                    stats.checkpoints += 1;
+                    stats.checkpoint_bytes += bytes;
+                });
+            }
+            Err(trouble) => {
+                self.shard.keep_moved(moved);
+                self.emptied.extend(emptied);
+                return Err(trouble);
+            }
+        }
+        self.journal.release_before(begin).await?;
+        let unknown = remove_others(&self.disk, &self.options.identity, Some(number)).await?;
+        for path in unknown {
+            tracing::debug!(path = %path.display(), "not ours: left alone");
+        }
+        Ok(())
+    }
+
+    /// Whether there is room for a second checkpoint beside the one that rules.
+    async fn check_space(&self) -> Result<(), StorageError> {
+        let dir = &self.options.identity.dir;
+        let free = self.disk.free_space(dir).await;
+        let free = free.map_err(StorageError::io("statfs", dir))?;
+        let current = self.options.current.as_ref();
+        let needed = self.options.reserve_bytes + current.map_or(0, |current| current.bytes);
+        if free >= needed {
+            return Ok(());
+        }
+        Err(StorageError::DiskFull {
+            dir: dir.clone(),
+            free,
+            needed,
+        })
+    }
+
+    async fn write_checkpoint(&mut self, number: u64, begin: Position) -> Result<Current, Trouble> {
+        let identity = self.options.identity.clone();
+        let mut file = CheckpointWriter::create(self.disk.clone(), identity, number).await?;
+        match self.fill(&mut file).await {
+            Ok(()) => {}
+            Err(trouble) => {
+                file.abandon().await;
+                return Err(trouble);
+            }
+        }
+        let current = file.finish(begin).await?;
+        current.store(&self.disk, &self.options.identity).await?;
+        Ok(current)
+    }
+
+    /// Writes every entry, and waits until everything in them is durable.
+    async fn fill(&mut self, file: &mut CheckpointWriter<D>) -> Result<(), Trouble> {
+        let mut entry = Vec::new();
+        for bucket in self.shard.fenced() {
+            entry.clear();
+            encode_fence(&bucket, &mut entry);
+            file.append(&entry).await?;
+        }
+        let mut next = Some(0);
+        while let Some(from) = next {
+            if self.shard.has_failed() {
+                return Err(Trouble::Stopped);
+            }
+            let slice = self.shard.begin_slice(from);
+            next = slice.next;
+            self.write(slice.flushes, slice.blobs).await?;
+            for slot in from..slice.end {
+                entry.clear();
+                if self.shard.encode_entry(slot, &mut entry) {
+                    file.append(&entry).await?;
+                }
+            }
+            future::yield_now().await;
+        }
+        let staged = self.journal.staged();
+        self.writer.sync().await.map_err(Trouble::Fatal)?;
+        let durable = poll_fn(|cx| self.shard.poll_durable(staged, cx)).await;
+        durable.map_err(|_| Trouble::Stopped)
+    }
+
+    /// Empties one segment that is mostly dead, if there is one.
+    async fn compact(&mut self) -> Result<(), Trouble> {
+        let Some(id) = self.shard.wasteful_segment(&self.emptied) else {
+            return Ok(());
+        };
+        let mut live = Vec::new();
+        let shard = &self.shard;
+        self.reader
+            .scan(id, |place, key, _| {
+                if shard.has_block(place, key) {
+                    live.push((place, key));
+                }
+            })
+            .await?;
+        for group in groups(&live) {
+            let bytes = self.reader.read(group).await?;
+            let blocks: Vec<NewBlock> = group
+                .iter()
+                .zip(&bytes)
+                .map(|((_, key), bytes)| NewBlock {
+                    key: *key,
+                    pieces: vec![Bytes::copy_from_slice(bytes)],
+                })
+                .collect();
+            let placed = self.writer.write(&blocks).await?;
+            for ((from, key), to) in group.iter().zip(&placed) {
+                self.shard.move_block(*key, *from, to);
+            }
+            let moved: u64 = group.iter().map(|(place, _)| place.bytes()).sum();
+            self.count(|stats| stats.compacted_bytes += moved);
+            future::yield_now().await;
+        }
+        self.emptied.insert(id);
+        Ok(())
+    }
+
+    /// Gives space back.
+    async fn reclaim(&mut self) -> Result<(), Trouble> {
+        for (id, range) in self.shard.take_punchable(RECLAIM_MAX) {
+            let bytes = range.end - range.start;
+            punch(&self.disk, &self.options.segments_dir, id, range).await?;
+            self.count(|stats| stats.punched_bytes += bytes);
+        }
+        let (dir, graveyard) = (&self.options.segments_dir, &self.graveyard);
+        bury(&self.disk, dir, graveyard, &self.reader, RECLAIM_MAX).await;
+        Ok(())
+    }
+}
+
+/// Cuts blocks, which lie in ascending order, into runs that one read brings.
+fn groups(blocks: &[(Place, BlockKey)]) -> impl Iterator<Item = &[(Place, BlockKey)]> {
+    let mut rest = blocks;
+    std::iter::from_fn(move || {
+        let (first, _) = rest.first()?;
+        let len = rest
+            .iter()
+            .position(|(place, _)| !span_fits(*first, *place))
+            .unwrap_or(rest.len());
+        let (group, others) = rest.split_at(len.max(1));
+        rest = others;
+        Some(group)
+    })
+}
+
+/// What of a shard is where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Bytes of streams that are in memory, and in the journal, alone.
+    pub unflushed_bytes: u64,
+    /// Segments with live blocks.
+    pub segments: u64,
+    /// Bytes of those blocks.
+    pub segment_live_bytes: u64,
+    /// Bytes of those segments on disk.
+    pub segment_taken_bytes: u64,
+}
+
+/// A slice of a checkpoint: some streams, and what of them must be written to blocks first.
+pub(super) struct Slice {
+    flushes: Vec<Flush>,
+    blobs: Vec<BlobFlush>,
+    /// The slot after the last.
+    end: usize,
+    /// Where the next slice begins, unless this is the last.
+    next: Option<usize>,
+}
+
+impl Shard {
+    fn begin_slice(&self, from: usize) -> Slice {
+        let capacity = self.tables.borrow().streams.capacity();
+        let (mut flushes, mut blobs, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let mut end = from;
+        while end < capacity && end < from + SLICE_STREAMS && bytes < SLICE_BYTES {
+            if let Some(flush) = self.begin_flush(end, false) {
+                bytes += flush.len();
+                flushes.push(flush);
+            }
+            let before = blobs.len();
+            self.begin_blob_flush(end, &mut blobs);
+            let new = blobs.get(before..).unwrap_or_default();
+            bytes += new.iter().map(|blob| blob.bytes.len() as u64).sum::<u64>();
+            end += 1;
+        }
+        Slice {
+            flushes,
+            blobs,
+            end,
+            next: (end < capacity).then_some(end),
+        }
+    }
+
+    /// The entry of the stream in `slot`; false if there is none, or none after what is staged.
+    fn encode_entry(&self, slot: usize, entry: &mut Vec<u8>) -> bool {
+        let tables = self.tables.borrow();
+        let Some(stream) = tables.streams.get(slot).filter(|stream| !stream.deleted) else {
+            return false;
+        };
+        encode_stream(stream, self.journal.next_position(), entry);
+        true
+    }
+
+    /// A checkpoint begins: the places given up until now go when it rules.
+    fn begin_checkpoint(&self) -> Vec<Place> {
+        std::mem::take(&mut self.tables.borrow_mut().moved)
+    }
+
+    fn release_moved(&self, moved: &[Place]) {
+        let mut tables = self.tables.borrow_mut();
+        for place in moved {
+            tables.held.release(*place);
+        }
+    }
+
+    /// It came to nothing: they wait for the next one.
+    fn keep_moved(&self, moved: Vec<Place>) {
+        self.tables.borrow_mut().moved.extend(moved);
+    }
+
+    /// Bids the keeper end.
+    pub fn stop_keeper(&self) {
+        self.keeper.stop();
+    }
+
+    /// Asks for a checkpoint, however little the journal has grown: what was removed leaves it.
+    pub fn ask_checkpoint(&self) {
+        self.keeper.ask_checkpoint();
+    }
+
+    /// What of the shard is where.
+    #[must_use]
+    pub fn held(&self) -> Held {
+        let tables = self.tables.borrow();
+        Held {
+            unflushed_bytes: tables.unflushed_bytes,
+            segments: tables.held.segments() as u64,
+            segment_live_bytes: tables.held.live_bytes(),
+            segment_taken_bytes: tables.held.taken_bytes(),
+        }
+    }
+
+    /// Bytes of places given up since the last checkpoint began.
+    fn moved_bytes(&self) -> u64 {
+        let tables = self.tables.borrow();
+        tables.moved.iter().map(|place| place.bytes()).sum()
+    }
+
+    /// Whether a good part of the memory holds what only a checkpoint can let leave it.
+    fn unflushed_is_high(&self) -> bool {
+        self.tables.borrow().unflushed_bytes > self.memory().1 / 4
+    }
+
+    fn wasteful_segment(&self, except: &HashSet<SegmentId>) -> Option<SegmentId> {
+        self.tables.borrow().held.wasteful(except)
+    }
+
+    fn take_punchable(&self, count_max: usize) -> Vec<(SegmentId, std::ops::Range<u64>)> {
+        self.tables.borrow_mut().held.take_punchable(count_max)
+    }
+}

@@ -1,0 +1,191 @@
+//! Looking at stored bytes to decide: is this offset between two messages,
+//! where does a message end.
+//!
+//! A decision is taken in one turn of the owner and cannot wait for a disk. If
+//! the bytes it needs are not in memory, the lookup notes which ([`Miss`]) and
+//! the decision is given up; whoever asked loads them and asks again, with the
+//! bytes ([`Warm`](super::request::Warm)). The cache holds what was brought in
+//! for this; it is bounded, and holds more than one decision can need.
+
+use std::{cell::RefCell, ops::Deref};
+
+use bytes::Bytes;
+use lru::LruCache;
+
+use crate::{
+    base::limits::{BLOCK_BYTES_MAX, LOOKUP_CACHE_BYTES_MAX},
+    protocol::incarnation::Incarnation,
+    shard::{owner::Shard, run::Run, stream::Stream, tables::Tables},
+};
+
+/// Bytes that a decision needs and that are not in memory.
+#[derive(Clone, Debug)]
+pub struct Miss {
+    /// The stream that is looked at.
+    pub incarnation: Incarnation,
+    /// The offset of the first of them.
+    pub start: u64,
+    /// Where they are.
+    pub run: Run,
+}
+
+/// Blocks that were brought in to be looked at, by stream and offset.
+#[derive(Debug)]
+pub(super) struct Cache {
+    blocks: LruCache<(Incarnation, u64), Bytes, ahash::RandomState>,
+    bytes: usize,
+}
+
+impl Default for Cache {
+    fn default() -> Self {
+        Self {
+            // Bounded by its bytes.
+            blocks: LruCache::unbounded_with_hasher(ahash::RandomState::default()),
+            bytes: 0,
+        }
+    }
+}
+
+impl Cache {
+    pub(super) fn insert(&mut self, incarnation: Incarnation, start: u64, bytes: Bytes) {
+        self.bytes += bytes.len();
+        if let Some((_, old)) = self.blocks.push((incarnation, start), bytes) {
+            self.bytes -= old.len();
+        }
+        while self.bytes > LOOKUP_CACHE_BYTES_MAX {
+            let Some((_, old)) = self.blocks.pop_lru() else {
+                break;
+            };
+            self.bytes -= old.len();
+        }
+    }
+
+    fn get(&mut self, incarnation: Incarnation, start: u64) -> Option<Bytes> {
+        self.blocks.get(&(incarnation, start)).cloned()
+    }
+}
+
+/// One stream, to be looked at.
+pub(super) struct Lookup<'a> {
+    stream: &'a Stream,
+    tables: &'a Tables,
+    cache: &'a RefCell<Cache>,
+    miss: &'a RefCell<Option<Miss>>,
+}
+
+/// Bytes found, and the offset of the first.
+enum Window<'a> {
+    Memory(&'a [u8]),
+    Cached(Bytes),
+}
+
+impl Deref for Window<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Memory(bytes) => bytes,
+            Self::Cached(bytes) => bytes,
+        }
+    }
+}
+
+impl Shard {
+    /// Looks at `stream`, which is in `tables`.
+    pub(super) fn look_at<'a>(&'a self, tables: &'a Tables, stream: &'a Stream) -> Lookup<'a> {
+        Lookup {
+            stream,
+            tables,
+            cache: &self.cache,
+            miss: &self.miss,
+        }
+    }
+
+    /// Whether the last lookup needed bytes that are not in memory: what was decided on it is void.
+    pub(super) fn has_missed(&self) -> bool {
+        self.miss.borrow().is_some()
+    }
+}
+
+impl Lookup<'_> {
+    /// The bytes around `offset`, which the stream has, with the offset of the first.
+    fn window_at(&self, offset: u64) -> Option<(u64, Window<'_>)> {
+        let history = &self.stream.history;
+        if let Some((start, bytes)) = history.memory_at(offset) {
+            return Some((start, Window::Memory(bytes)));
+        }
+        let incarnation = self.stream.staged.incarnation;
+        let (start, end) = match (history.block_at(offset), self.stream.staged.origin()) {
+            (Some(block), _) => (block.start, block.end()),
+            (None, Some(origin)) if (origin.start..origin.offset).contains(&offset) => {
+                let start = (offset - offset % BLOCK_BYTES_MAX as u64).max(origin.start);
+                let end = start - start % BLOCK_BYTES_MAX as u64 + BLOCK_BYTES_MAX as u64;
+                (start, end.min(origin.offset))
+            }
+            _ => return None,
+        };
+        if let Some(bytes) = self.cache.borrow_mut().get(incarnation, start) {
+            return Some((start, Window::Cached(bytes)));
+        }
+        let run = self
+            .stream
+            .runs(start, end, &self.tables.held)
+            .into_iter()
+            .next()?;
+        *self.miss.borrow_mut() = Some(Miss {
+            incarnation,
+            start,
+            run,
+        });
+        None
+    }
+
+    /// The byte at `offset`, if the stream has it.
+    pub(super) fn byte_at(&self, offset: u64) -> Option<u8> {
+        let (start, bytes) = self.window_at(offset)?;
+        bytes.get((offset - start) as usize).copied()
+    }
+
+    /// Whether `offset` lies between two messages of a JSON stream, or at its first byte
+    /// (extensions, JSON Message Text).
+    pub(super) fn is_boundary(&self, offset: u64) -> bool {
+        let state = &self.stream.staged;
+        // Appends are whole messages, so every tail there was is a boundary.
+        offset == 0
+            || offset == state.retained
+            || offset == state.tail
+            || offset == self.stream.visible.tail
+            || self.byte_at(offset - 1) == Some(b'\n')
+    }
+
+    /// The last message boundary (an offset after an LF) in `(from, limit]`.
+    pub(super) fn boundary_at_or_before(&self, from: u64, limit: u64) -> Option<u64> {
+        let mut end = limit.min(self.stream.history.end());
+        while end > from {
+            let (start, bytes) = self.window_at(end - 1)?;
+            let low = from.max(start);
+            let window = bytes.get((low - start) as usize..(end - start) as usize)?;
+            if let Some(at) = memchr::memrchr(b'\n', window) {
+                return Some(low + at as u64 + 1);
+            }
+            end = low;
+        }
+        None
+    }
+
+    /// The first message boundary after `from`, at most `end`.
+    pub(super) fn boundary_after(&self, from: u64, end: u64) -> Option<u64> {
+        let mut at = from;
+        let end = end.min(self.stream.history.end());
+        while at < end {
+            let (start, bytes) = self.window_at(at)?;
+            let high = end.min(start + bytes.len() as u64);
+            let window = bytes.get((at - start) as usize..(high - start) as usize)?;
+            if let Some(found) = memchr::memchr(b'\n', window) {
+                return Some(at + found as u64 + 1);
+            }
+            at = high;
+        }
+        None
+    }
+}

@@ -1,0 +1,106 @@
+//! What a shard had: from its checkpoint, and the journal behind it.
+
+use std::{path::Path, sync::Arc};
+
+use crate::{
+    shard::{checkpoint::Restore, tables::Tables},
+    storage::{
+        StorageError,
+        checkpoint::{Current, Identity, read_checkpoint, remove_others},
+        disk::Disk,
+        journal::{Journal, Options, Position, RecoveryReport, read_journal},
+        segment::{Segment, SegmentId},
+    },
+};
+
+/// A recovered shard.
+pub struct Recovery<D: Disk> {
+    /// Its journal, open behind its last record.
+    pub journal: Journal<D>,
+    /// What opening it found and did.
+    pub report: RecoveryReport,
+    /// Its streams.
+    pub tables: Tables,
+    /// The checkpoint that rules.
+    pub current: Option<Current>,
+}
+
+/// Recovers the shard whose journal is in `journal_dir`. `segment` finds the segment of an id for
+/// all shards that refer to it.
+///
+/// # Errors
+/// [`StorageError`]: what the checkpoint or the journal should have is not there whole. Nothing
+/// older is fallen back to.
+pub async fn recover<D: Disk>(
+    disk: &D,
+    journal_dir: &Path,
+    identity: &Identity,
+    options: Options,
+    tables: Tables,
+    segment: &mut dyn FnMut(SegmentId) -> Arc<Segment>,
+) -> Result<Recovery<D>, StorageError> {
+    let mut restore = Restore::new(tables, segment);
+    let current = load(disk, identity, &mut restore).await?;
+    let options = Options {
+        replay_from: replay_from(current.as_ref()),
+        ..options
+    };
+    let shard = identity.shard;
+    let (journal, report) = Journal::open(
+        disk.clone(),
+        journal_dir,
+        shard,
+        options,
+        |position, record| restore.record(position, record).map_err(Into::into),
+    )
+    .await?;
+    // Of a checkpoint that a crash interrupted, nothing is needed.
+    let number = current.as_ref().map(|current| current.number);
+    for path in remove_others(disk, identity, number).await? {
+        tracing::warn!(path = %path.display(), "not ours: left alone");
+    }
+    Ok(Recovery {
+        journal,
+        report,
+        tables: restore.finish(),
+        current,
+    })
+}
+
+/// The same for those who only read: changes nothing.
+///
+/// # Errors
+/// [`StorageError`], as [`recover`].
+pub async fn read<D: Disk>(
+    disk: &D,
+    journal_dir: &Path,
+    identity: &Identity,
+    restore: &mut Restore<'_>,
+) -> Result<(RecoveryReport, Option<Current>), StorageError> {
+    let current = load(disk, identity, restore).await?;
+    let from = replay_from(current.as_ref());
+    let report = read_journal(disk, journal_dir, from, |position, record| {
+        restore.record(position, record).map_err(Into::into)
+    })
+    .await?;
+    Ok((report, current))
+}
+
+async fn load<D: Disk>(
+    disk: &D,
+    identity: &Identity,
+    restore: &mut Restore<'_>,
+) -> Result<Option<Current>, StorageError> {
+    let current = Current::load(disk, identity).await?;
+    if let Some(current) = &current {
+        read_checkpoint(disk, identity, current, |entry| {
+            restore.entry(entry).map_err(Into::into)
+        })
+        .await?;
+    }
+    Ok(current)
+}
+
+fn replay_from(current: Option<&Current>) -> Position {
+    current.map_or(Position(0), |current| current.replay_from)
+}
