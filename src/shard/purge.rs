@@ -60,6 +60,10 @@ impl Shard {
             }
             (slots, inherited_bytes)
         };
+        if slots.is_empty() {
+            // What was removed is still in the journal: it leaves with the next checkpoint.
+            self.ask_checkpoint();
+        }
         let mut last = BatchNumber(0);
         let streams = slots.len() as u64;
         for slot in slots {

@@ -47,7 +47,11 @@ fn run(shards: usize) {
     // Small journal files, so that they roll; they must hold the largest body.
     let options = Options::new(shards)
         .flag("request-bytes-max", 64 << 10)
-        .flag("journal-file-bytes", 2 << 20);
+        .flag("journal-file-bytes", 2 << 20)
+        // And small checkpoints and segments, so that a kill finds every step of them.
+        .flag("checkpoint-bytes", 64 << 10)
+        .flag("segment-bytes", 2 << 20)
+        .flag("memory-bytes-max", 2 << 20);
     let mut server = options.start();
     let mut generation = Generation::create(&server);
     for cycle in 0..cycles {

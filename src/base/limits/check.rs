@@ -3,8 +3,8 @@
 use std::{error, fmt, time::Duration};
 
 use super::{
-    DISK_ALIGN, DISK_IO_BYTES_MAX, HEAD_BYTES_MIN, JOURNAL_SLACK_BYTES, LONG_POLL_MS_MAX, Limits,
-    SEGMENT_BYTES_MAX, SSE_HEARTBEAT_MAX, STAGED_BYTES_MAX, TIMEOUT_MAX,
+    BLOCK_BYTES_MAX, DISK_ALIGN, DISK_IO_BYTES_MAX, HEAD_BYTES_MIN, JOURNAL_SLACK_BYTES,
+    LONG_POLL_MS_MAX, Limits, SEGMENT_BYTES_MAX, SSE_HEARTBEAT_MAX, STAGED_BYTES_MAX, TIMEOUT_MAX,
 };
 
 impl Limits {
@@ -86,11 +86,11 @@ impl Limits {
         }
 
         let why = "a checkpoint must be worth its writing";
-        let least = DISK_IO_BYTES_MAX as u64;
+        let least = BLOCK_BYTES_MAX as u64;
         at_least("checkpoint_bytes", self.checkpoint_bytes, least, why)?;
         let why = "a write of blocks must fit";
         let segment = self.segment_bytes;
-        at_least("segment_bytes", segment, 2 * least, why)?;
+        at_least("segment_bytes", segment, 2 * DISK_IO_BYTES_MAX as u64, why)?;
         let why = "offsets in a segment are 32 bits";
         at_most("segment_bytes", segment, SEGMENT_BYTES_MAX, why)
     }

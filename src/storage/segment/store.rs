@@ -156,6 +156,12 @@ pub async fn bury<D: Disk>(
         };
         reader.forget(id);
         let path = dir.join(id.name());
+        // Another core may still have it open for its next read of something else: the space does
+        // not wait for that.
+        if let Ok(file) = disk.open(&path, Access::Write).await {
+            let _ = file.truncate(0).await;
+            let _ = file.close().await;
+        }
         if let Err(error) = disk.remove(&path).await
             && error.kind() != std::io::ErrorKind::NotFound
         {
