@@ -7,7 +7,10 @@
 //! without parameters, stores JSON message text (extensions, JSON Message
 //! Text).
 
-use std::sync::Arc;
+use std::{
+    hash::{Hash, Hasher},
+    sync::Arc,
+};
 
 use crate::base::limits::CONTENT_TYPE_BYTES_MAX;
 
@@ -24,8 +27,11 @@ pub enum Kind {
 
 /// A valid content type, as it was first given.
 #[derive(Clone, Debug)]
-pub struct ContentType {
-    text: Arc<str>,
+pub struct ContentType(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    text: Box<str>,
     kind: Kind,
 }
 
@@ -33,10 +39,10 @@ impl ContentType {
     /// The type of a stream or snapshot created without one (base protocol 5.1).
     #[must_use]
     pub fn octet_stream() -> Self {
-        Self {
-            text: Arc::from("application/octet-stream"),
+        Self(Arc::new(Inner {
+            text: "application/octet-stream".into(),
             kind: Kind::Binary,
-        }
+        }))
     }
 
     /// Reads a `Content-Type` header; `None` when it is not `type/subtype` with optional
@@ -53,44 +59,50 @@ impl ContentType {
         if !is_token(top) || !is_token(sub) || !text.bytes().all(printable) {
             return None;
         }
-        Some(Self {
+        Some(Self(Arc::new(Inner {
             kind: kind_of(essence),
-            text: Arc::from(text),
-        })
+            text: text.into(),
+        })))
     }
 
     /// As it was given, parameters included.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.text
+        &self.0.text
     }
 
     /// How it is framed.
     #[must_use]
     pub fn kind(&self) -> Kind {
-        self.kind
+        self.0.kind
     }
 
     /// Whether a stream of this type stores JSON message text.
     #[must_use]
     pub fn is_json(&self) -> bool {
-        self.kind == Kind::Json
+        self.0.kind == Kind::Json
     }
 
     /// Whether a write of type `other` fits a stream of this type.
     #[must_use]
     pub fn matches(&self, other: &Self) -> bool {
-        essence(&self.text).eq_ignore_ascii_case(essence(&other.text))
+        essence(&self.0.text).eq_ignore_ascii_case(essence(&other.0.text))
     }
 }
 
 impl PartialEq for ContentType {
     fn eq(&self, other: &Self) -> bool {
-        self.text == other.text
+        self.0.text == other.0.text
     }
 }
 
 impl Eq for ContentType {}
+
+impl Hash for ContentType {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.text.hash(state);
+    }
+}
 
 /// The media type without parameters.
 fn essence(text: &str) -> &str {

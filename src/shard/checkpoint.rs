@@ -16,7 +16,6 @@ use std::{collections::HashMap, sync::Arc};
 
 use crate::{
     protocol::{
-        content_type::ContentType,
         incarnation::Incarnation,
         producer::Producer,
         snapshot::{SnapshotMeta, StagedPart},
@@ -151,8 +150,6 @@ pub struct Restore<'a> {
     tables: Tables,
     /// Up to where each stream's records are in its entry.
     included: HashMap<Incarnation, Position, ahash::RandomState>,
-    /// Content types seen, so that equal ones share their text.
-    types: HashMap<Box<str>, ContentType>,
     /// Finds or opens the segment of an id; cores may share it.
     segment: &'a mut dyn FnMut(SegmentId) -> Arc<Segment>,
 }
@@ -164,7 +161,6 @@ impl<'a> Restore<'a> {
         Self {
             tables,
             included: HashMap::default(),
-            types: HashMap::new(),
             segment,
         }
     }
@@ -229,7 +225,7 @@ impl<'a> Restore<'a> {
     /// The tables.
     #[must_use]
     pub fn finish(mut self) -> Tables {
-        self.tables.streams.shrink_to_fit();
+        self.tables.shrink();
         self.tables
     }
 
@@ -237,7 +233,7 @@ impl<'a> Restore<'a> {
         let incarnation = Incarnation(reader.u64()?);
         let position = Position(reader.u64()?);
         let key = reader.key()?;
-        let content_type = self.content_type(reader.text()?)?;
+        let content_type = reader.content_type()?;
         let mut state = StreamState {
             key,
             incarnation,
@@ -275,10 +271,10 @@ impl<'a> Restore<'a> {
         if at.checked_add(rest.len() as u64)? != state.tail {
             return None;
         }
-        if self.tables.by_incarnation.contains_key(&incarnation) {
+        if self.tables.slot_of_any(incarnation).is_some() {
             return Some(Err(ReplayError::Duplicate { incarnation }));
         }
-        let mut history = History::of_blocks(blocks, at);
+        let mut history = History::of_blocks(&blocks, at);
         history.append(bytes::Bytes::copy_from_slice(rest));
         let mut stream = Stream::created(state, history, BatchNumber(0));
         stream.visible.exists = true;
@@ -339,7 +335,7 @@ impl<'a> Restore<'a> {
         }
         if reader.bool()? {
             let (offset, digest) = (reader.u64()?, reader.digest()?);
-            let content_type = self.content_type(reader.text()?)?;
+            let content_type = reader.content_type()?;
             let mut body = Vec::new();
             for _ in 0..reader.u32()? {
                 body.push(self.blob(reader)?);
@@ -372,17 +368,5 @@ impl<'a> Restore<'a> {
         let mut own = Reader(reader.take(len)?);
         let blob: BlobRecord<'_> = own.blob()?;
         own.0.is_empty().then(|| self.tables.restore(blob))
-    }
-
-    fn content_type(&mut self, text: &str) -> Option<ContentType> {
-        if let Some(known) = self.types.get(text) {
-            return Some(known.clone());
-        }
-        let content_type = ContentType::parse(text.as_bytes())?;
-        // A client may use a type of its own for each stream.
-        if self.types.len() < 1024 {
-            self.types.insert(text.into(), content_type.clone());
-        }
-        Some(content_type)
     }
 }

@@ -21,8 +21,8 @@ impl Shard {
     /// Whether a stream here has this very block.
     pub(super) fn has_block(&self, place: Place, key: BlockKey) -> bool {
         let tables = self.tables.borrow();
-        let slot = tables.by_incarnation.get(&Incarnation(key.owner));
-        let stream = slot.and_then(|slot| tables.streams.get(*slot));
+        let slot = tables.slot_of_any(Incarnation(key.owner));
+        let stream = slot.and_then(|slot| tables.streams.get(slot));
         stream.is_some_and(|stream| match key.kind {
             BlockKind::Data => {
                 let block = stream.history.block_at(key.start);
@@ -48,7 +48,7 @@ impl Shard {
 
 impl Tables {
     fn relocate(&mut self, key: BlockKey, from: Place, to: Place) -> bool {
-        let slot = self.by_incarnation.get(&Incarnation(key.owner)).copied();
+        let slot = self.slot_of_any(Incarnation(key.owner));
         let Some(stream) = slot.and_then(|slot| self.streams.get_mut(slot)) else {
             return false;
         };

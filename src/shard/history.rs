@@ -18,6 +18,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 use crate::{
     base::limits::{BLOCK_BYTES_MAX, PIECE_BYTES},
@@ -29,7 +30,8 @@ use crate::{
 /// A stream's bytes from [`start`](Self::start) to [`end`](Self::end).
 #[derive(Debug, Default)]
 pub struct History {
-    blocks: Vec<Block>,
+    /// Most streams have one or none.
+    blocks: SmallVec<[Block; 1]>,
     /// `None` while every byte is in blocks only: most streams are idle.
     recent: Option<Box<Recent>>,
     end: u64,
@@ -111,7 +113,7 @@ impl History {
     #[must_use]
     pub fn starting_at(start: u64) -> Self {
         Self {
-            blocks: Vec::new(),
+            blocks: SmallVec::new(),
             recent: None,
             end: start,
         }
@@ -119,10 +121,9 @@ impl History {
 
     /// A history that is in `blocks`, which follow one another and end at `end`.
     #[must_use]
-    pub fn of_blocks(mut blocks: Vec<Block>, end: u64) -> Self {
-        blocks.shrink_to_fit();
+    pub fn of_blocks(blocks: &[Block], end: u64) -> Self {
         Self {
-            blocks,
+            blocks: SmallVec::from_slice(blocks),
             recent: None,
             end,
         }
@@ -315,13 +316,9 @@ impl History {
         let keep = self
             .blocks
             .partition_point(|block| block.start < first.start);
-        let replaced = self.blocks.split_off(keep);
-        if self.blocks.is_empty() {
-            self.blocks = blocks;
-        } else {
-            self.blocks.extend(blocks);
-        }
-        replaced.into_iter().map(|block| block.place).collect()
+        let replaced = self.blocks.drain(keep..).map(|block| block.place).collect();
+        self.blocks.extend(blocks);
+        replaced
     }
 
     /// Moves the block that starts at `start` from `from` to `to`; false if it is not there.
@@ -532,7 +529,7 @@ mod tests {
 
     #[test]
     fn small_blocks_at_the_end_are_replaced() {
-        let mut history = History::of_blocks(vec![block(0, 4), block(4, 6)], 10);
+        let mut history = History::of_blocks(&[block(0, 4), block(4, 6)], 10);
         history.append(Bytes::from_static(b"abc"));
         let replaced = history.install(vec![block(4, 9)]);
         assert_eq!(replaced, vec![block(4, 6).place]);

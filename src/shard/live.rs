@@ -115,8 +115,10 @@ impl Watch {
 }
 
 /// The cores that have readers of one stream; kept by its owner.
+// Most streams have none: boxed, so that these are small.
 #[derive(Debug, Default)]
-pub struct Watchers(Vec<Watcher>);
+#[allow(clippy::box_collection)]
+pub struct Watchers(Option<Box<Vec<Watcher>>>);
 
 /// A core's watch, and how many readers there it serves.
 type Watcher = (Arc<Watch>, usize);
@@ -125,7 +127,7 @@ impl Watchers {
     /// Whether nobody watches.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.0.is_none()
     }
 
     /// Counts a reader on `watch.core` and returns the watch that serves that core.
@@ -135,7 +137,7 @@ impl Watchers {
         incarnation: Incarnation,
         state: Watched,
     ) -> Arc<Watch> {
-        let cores = &mut self.0;
+        let cores = self.0.get_or_insert_default();
         if let Some((known, readers)) = cores.iter_mut().find(|(known, _)| known.core == watch.core)
         {
             *readers += 1;
@@ -151,7 +153,9 @@ impl Watchers {
 
     /// Forgets one reader on `core`.
     pub fn unregister(&mut self, core: usize) {
-        let cores = &mut self.0;
+        let Some(cores) = &mut self.0 else {
+            return;
+        };
         if let Some(index) = cores.iter().position(|(watch, _)| watch.core == core)
             && let Some((_, readers)) = cores.get_mut(index)
         {
@@ -160,13 +164,15 @@ impl Watchers {
                 cores.swap_remove(index);
             }
         }
+        if cores.is_empty() {
+            self.0 = None;
+        }
     }
 
     /// Publishes `state` to every core; returns the watches that need a wake-up.
     pub fn publish(&self, state: Watched) -> impl Iterator<Item = &Arc<Watch>> {
-        self.0
-            .iter()
-            .filter_map(move |(watch, _)| watch.publish(state).then_some(watch))
+        let cores = self.0.iter().flat_map(|cores| cores.iter());
+        cores.filter_map(move |(watch, _)| watch.publish(state).then_some(watch))
     }
 }
 

@@ -15,6 +15,7 @@ mod expiry;
 mod flush;
 mod fork;
 pub mod history;
+mod index;
 pub mod keeper;
 pub mod live;
 pub mod lookup;

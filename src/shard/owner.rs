@@ -368,7 +368,7 @@ impl Shard {
             if tables.fenced.contains(key.bucket()) {
                 return Err(Refusal::BucketErased);
             }
-            let Some(&slot) = tables.by_key.get(key) else {
+            let Some(slot) = tables.slot_of_key(key) else {
                 return Ok(Found::Missing(BatchNumber(0)));
             };
             let Some(stream) = tables.streams.get(slot) else {
@@ -402,7 +402,7 @@ impl Shard {
             if tables.fenced.contains(key.bucket()) {
                 return Err(Refusal::BucketErased);
             }
-            let mut slot = *tables.by_key.get(key).ok_or(Refusal::StreamNotFound)?;
+            let mut slot = tables.slot_of_key(key).ok_or(Refusal::StreamNotFound)?;
             loop {
                 let stream = tables.streams.get(slot).ok_or(Refusal::StreamNotFound)?;
                 if stream.visible.exists {
@@ -414,7 +414,7 @@ impl Shard {
                     }
                     break slot;
                 }
-                slot = stream.predecessor.ok_or(Refusal::StreamNotFound)?;
+                slot = stream.predecessor.ok_or(Refusal::StreamNotFound)? as usize;
             }
         };
         // Its life is over: as if it had been deleted. Without room for the record the sweep

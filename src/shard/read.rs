@@ -86,8 +86,8 @@ impl Shard {
     /// The stored bytes of an open SSE response's next event.
     pub(super) fn event(&self, request: &EventRequest) -> Staged<EventReply> {
         let tables = self.tables.borrow();
-        let slot = tables.by_incarnation.get(&request.incarnation);
-        let stream = slot.and_then(|slot| tables.streams.get(*slot));
+        let slot = tables.slot_of_any(request.incarnation);
+        let stream = slot.and_then(|slot| tables.streams.get(slot));
         Staged::now(stream.filter(|stream| !stream.visible.soft_deleted).map_or(
             Err(Refusal::StreamNotFound),
             |stream| {
@@ -127,7 +127,7 @@ impl Shard {
     pub(super) fn leave(&self, incarnation: Incarnation, core: usize) {
         let now_ms = self.now_ms();
         let mut tables = self.tables.borrow_mut();
-        let slot = tables.by_incarnation.get(&incarnation).copied();
+        let slot = tables.slot_of_any(incarnation);
         if let Some(stream) = slot.and_then(|slot| tables.streams.get_mut(slot)) {
             stream.watchers.unregister(core);
             stream.renew(now_ms);

@@ -93,7 +93,7 @@ impl Tables {
                 origin,
                 body,
             } => {
-                if self.by_incarnation.contains_key(&incarnation) {
+                if self.slot_of_any(incarnation).is_some() {
                     return Err(ReplayError::Duplicate { incarnation });
                 }
                 let request = CreateRequest {
@@ -331,7 +331,7 @@ impl Tables {
     /// The stream with this name.
     #[must_use]
     pub fn stream_named(&self, key: &StreamKey) -> Option<&Stream> {
-        self.streams.get(*self.by_key.get(key)?)
+        self.streams.get(self.slot_of_key(key)?)
     }
 
     /// Every blob file that a record names, with its length.

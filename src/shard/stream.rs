@@ -22,7 +22,10 @@ use crate::{
 
 /// Bytes of memory charged for a stream besides its data: its entry, its place in both indexes,
 /// and its name.
-pub const STREAM_OVERHEAD_BYTES: u64 = 512;
+pub const STREAM_OVERHEAD_BYTES: u64 = 320;
+
+// The entry itself, in the table; the rest is its name, and its places in the index.
+const _: () = assert!(size_of::<Stream>() <= 232);
 
 /// A stream and everything its owner knows of it.
 #[derive(Debug)]
@@ -36,7 +39,7 @@ pub struct Stream {
     /// The batch that holds the last staged change.
     pub changed_in: BatchNumber,
     /// A stream of the same name whose deletion is staged but not durable yet.
-    pub predecessor: Option<usize>,
+    pub predecessor: Option<u32>,
     /// Whether its deletion is staged.
     pub deleted: bool,
     /// Bodies of the latest visible snapshot and of staged parts.

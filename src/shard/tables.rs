@@ -11,7 +11,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BinaryHeap, HashMap, HashSet, VecDeque},
+    collections::{BinaryHeap, HashSet, VecDeque},
     sync::Arc,
 };
 
@@ -20,10 +20,12 @@ use slab::Slab;
 use crate::{
     base::limits::FLUSH_BYTES,
     protocol::{
+        content_type::ContentType,
         incarnation::{Allocator, Incarnation},
         stream_key::StreamKey,
     },
     shard::{
+        index::Index,
         request::BatchNumber,
         stream::{Blob, STREAM_OVERHEAD_BYTES, StoredSnapshot, Stream},
     },
@@ -33,12 +35,16 @@ use crate::{
     },
 };
 
+/// Content types that streams share the text of; a client may use one of its own for each stream.
+const SHARED_TYPES_MAX: usize = 1024;
+
 /// What a shard knows.
 #[derive(Debug)]
 pub struct Tables {
     pub(super) streams: Slab<Stream>,
-    pub(super) by_key: HashMap<StreamKey, usize, ahash::RandomState>,
-    pub(super) by_incarnation: HashMap<Incarnation, usize, ahash::RandomState>,
+    pub(super) index: Index,
+    /// Content types in use, so that streams of one type share its text.
+    types: HashSet<ContentType, ahash::RandomState>,
     pub(super) fenced: HashSet<Box<str>>,
     pub(super) memory_bytes: u64,
     pub(super) expiries: BinaryHeap<Reverse<(u64, Incarnation)>>,
@@ -93,8 +99,8 @@ impl Tables {
     pub fn new(allocator: Allocator, graveyard: Graveyard) -> Self {
         Self {
             streams: Slab::new(),
-            by_key: HashMap::default(),
-            by_incarnation: HashMap::default(),
+            index: Index::default(),
+            types: HashSet::default(),
             fenced: HashSet::new(),
             memory_bytes: 0,
             expiries: BinaryHeap::new(),
@@ -112,22 +118,33 @@ impl Tables {
     /// Adds a stream whose creation has been staged; it succeeds one of the same name whose
     /// deletion is not durable yet.
     pub(super) fn insert(&mut self, mut stream: Stream) -> usize {
-        let key = stream.staged.key.clone();
         let incarnation = stream.staged.incarnation;
-        stream.predecessor = self.by_key.get(&key).copied();
+        let predecessor = self.index.by_key(&self.streams, &stream.staged.key);
+        stream.predecessor = predecessor.and_then(|slot| u32::try_from(slot).ok());
+        self.share_type(&mut stream);
         stream.charged = STREAM_OVERHEAD_BYTES + stream.history.memory_bytes();
         self.memory_bytes += stream.charged;
         if let Some(end_ms) = stream.staged.lifetime.expires_ms(stream.staged.renewed_ms) {
             self.expiries.push(Reverse((end_ms, incarnation)));
         }
         let slot = self.streams.insert(stream);
-        self.by_key.insert(key, slot);
-        self.by_incarnation.insert(incarnation, slot);
+        self.index.insert(&self.streams, slot);
         slot
+    }
+
+    /// Lets a stream share its content type's text with others.
+    fn share_type(&mut self, stream: &mut Stream) {
+        let content_type = &mut stream.staged.content_type;
+        if let Some(known) = self.types.get(content_type) {
+            *content_type = known.clone();
+        } else if self.types.len() < SHARED_TYPES_MAX {
+            self.types.insert(content_type.clone());
+        }
     }
 
     /// Takes a stream out for good.
     pub(super) fn remove(&mut self, slot: usize) -> Option<Stream> {
+        self.index.remove(&self.streams, slot);
         let stream = self.streams.try_remove(slot)?;
         self.memory_bytes = self.memory_bytes.saturating_sub(stream.charged);
         self.unflushed_bytes = self
@@ -136,21 +153,29 @@ impl Tables {
         for place in stream.places() {
             self.held.release(place);
         }
-        self.by_incarnation.remove(&stream.staged.incarnation);
-        match self.by_key.get(&stream.staged.key).copied() {
-            Some(current) if current == slot => {
-                self.by_key.remove(&stream.staged.key);
-            }
-            Some(current) => {
-                if let Some(successor) = self.streams.get_mut(current)
-                    && successor.predecessor == Some(slot)
-                {
-                    successor.predecessor = stream.predecessor;
-                }
-            }
-            None => {}
+        let newer = self.index.by_key(&self.streams, &stream.staged.key);
+        if let Some(successor) = newer.and_then(|newer| self.streams.get_mut(newer))
+            && successor.predecessor == u32::try_from(slot).ok()
+        {
+            successor.predecessor = stream.predecessor;
         }
         Some(stream)
+    }
+
+    /// Gives memory back that growing took and nothing needs.
+    pub(super) fn shrink(&mut self) {
+        self.streams.shrink_to_fit();
+        self.index.shrink(&self.streams);
+    }
+
+    /// The newest stream of this name.
+    pub(super) fn slot_of_key(&self, key: &StreamKey) -> Option<usize> {
+        self.index.by_key(&self.streams, key)
+    }
+
+    /// The stream with this token, even if its deletion is staged.
+    pub(super) fn slot_of_any(&self, incarnation: Incarnation) -> Option<usize> {
+        self.index.by_incarnation(&self.streams, incarnation)
     }
 
     /// A token for a new stream, or `None` once the shard's block is used up.
@@ -259,7 +284,7 @@ impl Tables {
 
     /// The stream with this token, unless its deletion is staged.
     pub(super) fn slot_of(&self, incarnation: Incarnation) -> Option<usize> {
-        let slot = *self.by_incarnation.get(&incarnation)?;
+        let slot = self.slot_of_any(incarnation)?;
         self.streams.get(slot).filter(|stream| !stream.deleted)?;
         Some(slot)
     }

@@ -60,3 +60,4 @@ mod snapshot_parts;
 mod sse;
 mod storage;
 mod surfaces;
+mod tiered;
