@@ -39,6 +39,7 @@ mod commit;
 mod file;
 mod format;
 mod listing;
+mod observed;
 mod reader;
 mod recovery;
 mod repair;
@@ -57,6 +58,7 @@ use std::rc::Rc;
 
 use self::batch::OpenBatch;
 use self::file::{Home, JournalFile, file_path};
+use self::observed::Observed;
 use self::reader::Span;
 use super::data_dir::Layout;
 use super::disk::Disk;
@@ -64,7 +66,9 @@ use super::error::StorageError;
 use super::manifest::Manifest;
 use crate::base::limits::{DISK_ALIGN, JOURNAL_SLACK_BYTES, Limits};
 use crate::base::signal::Signal;
+use crate::base::time::Clock;
 
+pub use self::observed::BatchTimes;
 pub use self::reader::Cut;
 pub use self::recovery::{FileReport, RecoveryReport, read_journal};
 pub use self::repair::{LostBatches, RepairReport, repair};
@@ -118,6 +122,11 @@ pub trait Stage {
 
     /// Whether records are taken.
     fn health(&self) -> Health;
+
+    /// When a recent batch was issued and became durable, for a profile.
+    fn times(&self, _batch: BatchNumber) -> BatchTimes {
+        BatchTimes::default()
+    }
 }
 
 /// How a batch gets to the medium.
@@ -282,6 +291,7 @@ struct Inner<D: Disk> {
     stats: Cell<JournalStats>,
     /// Why it must stop, if something else than itself found that out.
     broken: RefCell<Option<StorageError>>,
+    observed: Observed,
 }
 
 /// Batches that are not issued, and the space they will go to.
@@ -347,12 +357,26 @@ impl<D: Disk> Stage for Journal<D> {
             (false, false) => Health::Ok,
         }
     }
+
+    fn times(&self, batch: BatchNumber) -> BatchTimes {
+        self.0.observed.times(batch)
+    }
 }
 
 impl<D: Disk> Journal<D> {
     /// What it has done so far.
     pub fn stats(&self) -> JournalStats {
         self.0.stats.get()
+    }
+
+    /// From now on [`Stage::times`] knows the times of batches.
+    pub fn keep_time(&self, clock: Rc<dyn Clock>) {
+        self.0.observed.keep_time(clock);
+    }
+
+    /// Free bytes of the file system when it was last asked, about once a second; 0 before that.
+    pub fn free_bytes(&self) -> u64 {
+        self.0.observed.free_bytes.get()
     }
 
     /// Removes the files whose records all lie before `position`: nothing will ask for them again.

@@ -29,6 +29,7 @@ use super::commit::commit;
 use super::file::{Home, JournalFile, NewFile, file_path, make_file};
 use super::format::{FILE_HEADER_BYTES, FLAG_EPOCH_OPEN};
 use super::listing::{check_gaps, list, open_files};
+use super::observed::Observed;
 use super::reader::{Cut, LogEnd, Span, read_log};
 use super::tail::Tail;
 use super::window::Window;
@@ -345,6 +346,7 @@ impl<D: Disk> Journal<D> {
             end: Signal::default(),
             stats: Cell::new(JournalStats::default()),
             broken: RefCell::new(None),
+            observed: Observed::default(),
         })))
     }
 

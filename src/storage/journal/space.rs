@@ -27,6 +27,9 @@ impl<D: Disk> Inner<D> {
     pub(super) async fn keep_space(&self) -> Infallible {
         loop {
             let outcome = self.make_ahead().await;
+            if let Ok(free) | Err(StorageError::DiskFull { free, .. }) = &outcome {
+                self.observed.free_bytes.set(*free);
+            }
             let below = match &outcome {
                 Ok(free) => *free < self.options.reserve_bytes,
                 Err(StorageError::DiskFull { free, .. }) if *free < self.options.reserve_bytes => {

@@ -235,6 +235,7 @@ impl<D: Disk> Inner<D> {
             };
             let (number, bytes) = (batch.header.number, batch.header.batch_bytes());
             let sync = self.options.syncs();
+            self.observed.issued(number);
             self.count(|stats| {
                 stats.writes += batch.pieces.len() as u64;
                 stats.syncs += u64::from(sync);
@@ -259,6 +260,7 @@ impl<D: Disk> Inner<D> {
             landed = true;
             self.in_flight.set(flights.len());
             self.durable.set(number);
+            self.observed.landed(number);
             if self.options.durability == Durability::Sync {
                 self.proven.set(number);
             }
