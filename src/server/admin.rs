@@ -1,15 +1,23 @@
-//! The operator's plane, on its own listener: health, metrics, bucket purge.
+//! The operator's plane, on its own listener: health, metrics, the latency
+//! profile, bucket purge, and a page that shows them.
 //!
 //! It has no CORS. A request with a foreign `Origin`, or whose `Host` is not
 //! loopback, is refused, so that a page in a browser on this machine cannot
 //! reach it under a name of its own (decisions, CORS).
 
-use std::{net::SocketAddr, rc::Rc, sync::Arc, sync::atomic::Ordering};
+mod page;
 
-use glommio::net::TcpListener;
+use std::{
+    net::SocketAddr,
+    rc::Rc,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use glommio::{net::TcpListener, timer::Timer};
 
 use crate::{
-    base::limits::ADMIN_CONNECTIONS_MAX,
+    base::{limits::ADMIN_CONNECTIONS_MAX, time::format_rfc3339},
     http::{
         connection::{Connection, ConnectionLimits, DrainEvent, HeadEvent, Next},
         encode::ResponseHead,
@@ -23,6 +31,11 @@ use crate::{
     },
     server::{
         core::Core,
+        exchange::yield_if_needed,
+        latency::{
+            profile::Profile,
+            report::{self, Detail},
+        },
         metrics,
         socket::{Socket, SocketError},
         worker::{ACCEPT_PAUSE, Process},
@@ -30,13 +43,18 @@ use crate::{
     shard::request::{Reply, Request},
 };
 
+/// How long a core may take to lay out its profile before the operator is told it is busy.
+const PROFILE_PATIENCE: Duration = Duration::from_secs(5);
+/// How often it is looked for.
+const PROFILE_POLL: Duration = Duration::from_micros(200);
+
 /// Serves the admin plane until the process is to stop.
 pub async fn serve(process: Arc<Process>, core: Rc<Core>, listener: TcpListener) {
     let seats = Rc::new(crate::server::seat::Seats::default());
     while !process.stop.load(Ordering::Acquire) {
         match listener.accept().await {
             Ok(stream) if seats.len() < ADMIN_CONNECTIONS_MAX => {
-                let socket = Socket::new(stream, core.seats.take());
+                let socket = Socket::new(stream, core.seats.take_uncounted());
                 let place = seats.take();
                 let (process, core) = (process.clone(), core.clone());
                 glommio::spawn_local(async move {
@@ -48,7 +66,7 @@ pub async fn serve(process: Arc<Process>, core: Rc<Core>, listener: TcpListener)
             }
             Ok(_) => {}
             Err(_) => {
-                glommio::timer::Timer::new(ACCEPT_PAUSE).await;
+                Timer::new(ACCEPT_PAUSE).await;
             }
         }
     }
@@ -113,6 +131,9 @@ enum AdminRequest {
     Ready,
     MetricsText,
     MetricsJson,
+    Latency(Detail),
+    LatencyReset,
+    Page(&'static page::Part),
     Purge(Box<str>),
 }
 
@@ -129,7 +150,7 @@ impl AdminRequest {
     }
 
     fn route(method: Method, target: &[u8]) -> Result<Self, Refusal> {
-        let Ok(Target::Path { path, .. }) = parse_target(target) else {
+        let Ok(Target::Path { path, query, .. }) = parse_target(target) else {
             return Err(Refusal::InvalidRequest(
                 "the request target is malformed".into(),
             ));
@@ -149,6 +170,13 @@ impl AdminRequest {
             ["__ursula", "ready"] => read(Self::Ready),
             ["__ursula", "metrics"] => read(Self::MetricsJson),
             ["metrics"] => read(Self::MetricsText),
+            ["__ursula", "latency"] if matches!(method, Method::Post | Method::Delete) => {
+                Ok(Self::LatencyReset)
+            }
+            ["__ursula", "latency"] if is_read => Ok(Self::Latency(detail(query))),
+            ["__ursula", "latency"] => Err(Refusal::MethodNotAllowed {
+                allow: "GET, HEAD, POST, DELETE",
+            }),
             ["__ursula", "purge", bucket] => {
                 check_bucket(bucket)?;
                 match method {
@@ -156,7 +184,10 @@ impl AdminRequest {
                     _ => Err(Refusal::MethodNotAllowed { allow: "DELETE" }),
                 }
             }
-            _ => Err(Refusal::NotFound),
+            _ => match page::part(path) {
+                Some(part) => read(Self::Page(part)),
+                None => Err(Refusal::NotFound),
+            },
         }
     }
 
@@ -165,28 +196,51 @@ impl AdminRequest {
             Self::Live => Answer::json(200, "{\"live\":true}".into()),
             Self::Ready => {
                 let ready = process.ready.load(Ordering::Acquire);
-                let failed = process
-                    .metrics
-                    .iter()
-                    .any(|shard| shard.journal_failed.value() > 0);
-                let status = if ready && !failed { 200 } else { 503 };
-                let reason = match (ready, failed) {
-                    (_, true) => "\"a shard's journal failed\"",
-                    (false, _) => "\"starting or stopping\"",
-                    (true, false) => "null",
+                let any = |metric: fn(&metrics::ShardMetrics) -> &metrics::Metric| {
+                    process
+                        .metrics
+                        .iter()
+                        .any(|shard| metric(shard).value() > 0)
                 };
-                Answer::json(
-                    status,
-                    format!("{{\"ready\":{},\"reason\":{reason}}}", status == 200),
-                )
+                // What lasts first: a failed journal takes a restart, pressure passes.
+                let reason = if any(|shard| &shard.journal_failed) {
+                    Some("a shard's journal failed")
+                } else if any(|shard| &shard.disk_pressure) {
+                    Some("a shard takes no writes for want of disk space")
+                } else if ready {
+                    None
+                } else {
+                    Some("starting or stopping")
+                };
+                let status = if reason.is_none() { 200 } else { 503 };
+                let body = serde_json::json!({ "ready": reason.is_none(), "reason": reason });
+                Answer::json(status, body.to_string())
             }
-            Self::MetricsText => Answer {
-                status: 200,
-                content_type: "text/plain; version=0.0.4",
-                body: metrics::prometheus(&process.metrics),
-                allow: None,
+            Self::MetricsText => match profiles(process, false).await {
+                Some(profiles) => {
+                    let mut text = metrics::prometheus(info(process), &process.metrics);
+                    text.push_str(&report::prometheus(&profiles));
+                    Answer {
+                        content_type: "text/plain; version=0.0.4",
+                        ..Answer::json(200, text)
+                    }
+                }
+                None => Answer::busy(),
             },
-            Self::MetricsJson => Answer::json(200, metrics::json(&process.metrics)),
+            Self::MetricsJson => Answer::json(200, metrics::json(info(process), &process.metrics)),
+            Self::Latency(detail) => match profiles(process, false).await {
+                Some(profiles) => latency(&profiles, detail).await,
+                None => Answer::busy(),
+            },
+            Self::LatencyReset => match profiles(process, true).await {
+                Some(_) => Answer::json(200, "{\"reset\":true}".into()),
+                None => Answer::busy(),
+            },
+            Self::Page(part) => Answer {
+                content_type: part.content_type,
+                policy: Some(page::POLICY),
+                ..Answer::json(200, part.text.into())
+            },
             Self::Purge(bucket) => match purge(process, core, &bucket).await {
                 Ok((streams, inherited_bytes)) => Answer::json(
                     200,
@@ -196,6 +250,82 @@ impl AdminRequest {
                 ),
                 Err(refusal) => Answer::refused(&refusal),
             },
+        }
+    }
+}
+
+fn info(process: &Process) -> metrics::Info {
+    metrics::Info {
+        durability: process.config.durability,
+    }
+}
+
+/// What a query asks of the latency profile: `?hdr=false` leaves the histograms out, `?steps=true`
+/// brings the coarse ones that the page subtracts.
+fn detail(query: Option<&[u8]>) -> Detail {
+    let asks = |wanted: &[u8]| {
+        let mut pairs = query.unwrap_or_default().split(|&byte| byte == b'&');
+        pairs.any(|pair| pair == wanted)
+    };
+    Detail {
+        hdr: !asks(b"hdr=false"),
+        steps: asks(b"steps=true"),
+    }
+}
+
+/// A copy of every core's profile, after a reset if one is wanted; `None` when a core is too busy
+/// to lay one out.
+async fn profiles(process: &Process, reset: bool) -> Option<Vec<Arc<Profile>>> {
+    let shelves = || process.metrics.iter().map(|shard| &shard.latency);
+    let tickets: Vec<u64> = shelves().map(|shelf| shelf.ask(reset)).collect();
+    (0..tickets.len()).for_each(|core| process.post.nudge(core));
+    let mut waited = Duration::ZERO;
+    loop {
+        // Lets this core's own mailbox see the nudge, too.
+        Timer::new(PROFILE_POLL).await;
+        let copies = shelves().zip(&tickets);
+        let copies: Option<Vec<_>> = copies.map(|(shelf, &ticket)| shelf.take(ticket)).collect();
+        if copies.is_some() {
+            return copies;
+        }
+        waited += PROFILE_POLL;
+        if waited >= PROFILE_PATIENCE {
+            return None;
+        }
+    }
+}
+
+/// The latency profile, of all shards together and of each.
+async fn latency(profiles: &[Arc<Profile>], detail: Detail) -> Answer {
+    let written = async {
+        let mut overall: Option<Profile> = None;
+        let mut shards = Vec::new();
+        let per_shard = Detail {
+            steps: false,
+            ..detail
+        };
+        for profile in profiles {
+            match &mut overall {
+                Some(overall) => overall.add(profile),
+                None => overall = Some(Profile::clone(profile)),
+            }
+            shards.push(report::series_json(profile, per_shard)?);
+            // This core has streams to serve, and there may be many shards.
+            yield_if_needed().await;
+        }
+        let overall = overall.ok_or("there is no shard")?;
+        Ok::<_, String>(serde_json::json!({
+            "since": format_rfc3339(overall.since_ms),
+            "meanings": report::meanings_json(),
+            "overall": report::series_json(&overall, detail)?,
+            "shards": shards,
+        }))
+    };
+    match written.await {
+        Ok(json) => Answer::json(200, json.to_string()),
+        Err(error) => {
+            tracing::error!("the latency profile cannot be written: {error}");
+            Answer::refused(&Refusal::Internal)
         }
     }
 }
@@ -259,15 +389,22 @@ struct Answer {
     content_type: &'static str,
     body: String,
     allow: Option<&'static str>,
+    policy: Option<&'static str>,
 }
 
 impl Answer {
+    fn busy() -> Self {
+        let body = error_body("BUSY", "a core is too busy to lay out its profile");
+        Self::json(503, body)
+    }
+
     fn json(status: u16, body: String) -> Self {
         Self {
             status,
             content_type: "application/json",
             body,
             allow: None,
+            policy: None,
         }
     }
 
@@ -289,6 +426,10 @@ impl Answer {
         head.header("Content-Type", self.content_type.as_bytes());
         if let Some(allow) = self.allow {
             head.header("Allow", allow.as_bytes());
+        }
+        if let Some(policy) = self.policy {
+            head.header("Content-Security-Policy", policy.as_bytes());
+            head.header("Referrer-Policy", b"no-referrer");
         }
         if close {
             head.close();
@@ -326,6 +467,23 @@ mod tests {
             Err(Refusal::MethodNotAllowed { .. })
         ));
         assert_eq!(to(Method::Get, "/demo/s"), Err(Refusal::NotFound));
+        let whole = Detail {
+            hdr: true,
+            steps: false,
+        };
+        let latency = "/__ursula/latency";
+        assert_eq!(to(Method::Get, latency), Ok(AdminRequest::Latency(whole)));
+        let page = Detail {
+            hdr: false,
+            steps: true,
+        };
+        let query = format!("{latency}?hdr=false&steps=true");
+        assert_eq!(to(Method::Get, &query), Ok(AdminRequest::Latency(page)));
+        assert_eq!(to(Method::Post, latency), Ok(AdminRequest::LatencyReset));
+        assert_eq!(to(Method::Delete, latency), Ok(AdminRequest::LatencyReset));
+        assert!(to(Method::Put, latency).is_err());
+        assert!(matches!(to(Method::Get, "/"), Ok(AdminRequest::Page(_))));
+        assert!(to(Method::Post, "/").is_err());
     }
 
     #[test]

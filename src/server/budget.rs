@@ -41,6 +41,12 @@ impl Budget {
         self.0.held.load(Ordering::Relaxed)
     }
 
+    /// Its bound, in bytes.
+    #[must_use]
+    pub fn bytes_max(&self) -> u64 {
+        self.0.bytes_max
+    }
+
     /// Whether half of it or more is held.
     #[must_use]
     pub fn is_half_used(&self) -> bool {

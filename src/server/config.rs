@@ -58,6 +58,10 @@ pub struct Config {
     pub spin_us: u64,
     /// What is logged: a `tracing` filter such as `info` or `info,thalweg::storage=debug`.
     pub log: String,
+    /// Requests that take this long in the server are logged, in milliseconds; 0 for none.
+    pub slow_request_ms: u64,
+    /// Such lines a second, for each shard.
+    pub slow_request_lines_max: usize,
     /// Every limit, budget and timeout.
     pub limits: Limits,
     /// Salvage a damaged journal at start. Not a setting: a repair is asked for once, by flag.
@@ -80,6 +84,8 @@ impl Default for Config {
             ring_depth: 4096,
             spin_us: 0,
             log: String::from("info"),
+            slow_request_ms: 0,
+            slow_request_lines_max: 10,
             limits: Limits::default(),
             repair: false,
         }

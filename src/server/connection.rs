@@ -34,6 +34,10 @@ use crate::{
         budget::Charge,
         core::{Core, Pending},
         exchange::{FilePieces, perform, yield_if_needed},
+        latency::{
+            status_of,
+            stopwatch::{Stage, Stopwatch},
+        },
         live,
         socket::{Socket, SocketError},
         stored::ReadAhead,
@@ -58,6 +62,10 @@ pub async fn serve(core: Rc<Core>, socket: Socket) {
         pending: VecDeque::new(),
         head_charge: None,
         served: 0,
+        arrived_ns: 0,
+        watch: Stopwatch::default(),
+        unwritten: Vec::new(),
+        answer_at: 0,
         core: core.clone(),
     };
     let served = AssertUnwindSafe(client.run()).catch_unwind().await;
@@ -78,11 +86,19 @@ struct Client {
     socket: Socket,
     connection: Connection,
     out: Vec<u8>,
-    pending: VecDeque<(Pending, Envelope)>,
+    pending: VecDeque<(Pending, Envelope, Stopwatch)>,
     /// While a head is waited for: its deadline is set, and this is what it is charged.
     head_charge: Option<Charge>,
     /// Requests served since its last turn, or since it last was idle.
     served: u32,
+    /// When the bytes came that are next to be looked at.
+    arrived_ns: u64,
+    /// Times the request in hand.
+    watch: Stopwatch,
+    /// Time the requests whose answers are in `out`, or were until now.
+    unwritten: Vec<Stopwatch>,
+    /// Where in `out` the answer to the request in hand begins.
+    answer_at: usize,
 }
 
 /// What a request's body came to.
@@ -114,6 +130,7 @@ impl Client {
                     if !self.read_more().await? {
                         return Ok(());
                     }
+                    self.arrived_ns = self.core.latency.now_ns();
                 }
                 HeadEvent::Refused(refusal) => {
                     self.settle().await;
@@ -137,6 +154,7 @@ impl Client {
         }
         self.connection.release();
         self.out = Vec::new();
+        self.unwritten = Vec::new();
         self.head_charge = None;
         self.served = 0;
         self.socket.seat.set_timeout(limits.idle_timeout);
@@ -217,12 +235,18 @@ impl Client {
             let operation = routed.and_then(|routed| Operation::new(&routed, &headers));
             (envelope, operation)
         };
+        let target = self.connection.target();
+        self.watch = self.core.latency.start(self.arrived_ns, method, target);
         let received = match &operation {
             Err(refusal) => {
                 self.connection.reject();
                 Received::Refused(refusal.clone())
             }
-            Ok(operation) if operation.body().is_some() => self.body(operation).await?,
+            Ok(operation) if operation.body().is_some() => {
+                let received = self.body(operation).await?;
+                self.core.latency.lap(&mut self.watch, Stage::Body);
+                received
+            }
             Ok(_) => {
                 self.connection.reject();
                 Received::Whole(Finished {
@@ -254,10 +278,13 @@ impl Client {
         });
         match (operation, body) {
             (Ok(Operation::Append(mut request)), Ok(body)) => {
+                self.watch.body_bytes = body.received;
                 request.body = body.bytes;
                 let key = request.key.clone();
                 let pending = self.core.call(&key, Request::Append(request));
-                self.pending.push_back((pending, envelope));
+                let watch = std::mem::take(&mut self.watch);
+                self.arrived_ns = watch.last_ns();
+                self.pending.push_back((pending, envelope, watch));
                 if self.pending.len() >= self.core.limits.pipeline_max.max(1) {
                     self.settle().await;
                 }
@@ -271,7 +298,9 @@ impl Client {
                 // Boxed, as what follows below: a connection that asks for nothing is as small as
                 // the largest future it holds in place.
                 let performed = perform(&self.core, operation, body, &envelope, &mut self.out);
-                let outcome = Box::pin(performed).await;
+                let performed = Box::pin(performed);
+                let latency = &self.core.latency;
+                let outcome = latency.scope(&mut self.watch, performed).await;
                 self.answer(outcome, &envelope).await?;
             }
             (_, Err(refusal)) | (Err(refusal), _) => {
@@ -297,7 +326,11 @@ impl Client {
                 &mut self.connection,
                 &mut self.out,
             );
-            let outcome = Box::pin(outcome).await;
+            let outcome = Box::pin(outcome);
+            let latency = &self.core.latency;
+            let outcome = latency.scope(&mut self.watch, outcome).await;
+            let is_read = u64::from(outcome.is_ok());
+            self.core.metrics.reads_total.count(is_read);
             self.answer(outcome, &envelope).await?;
             return self.finish().await;
         }
@@ -305,8 +338,12 @@ impl Client {
         self.connection.close_after_this();
         envelope.close = true;
         let opened = live::open(&self.core, &operation, &envelope, &mut self.out);
-        match Box::pin(opened).await {
+        let opened = Box::pin(opened);
+        let latency = &self.core.latency;
+        match latency.scope(&mut self.watch, opened).await {
             Ok(stream) => {
+                self.watch.status = 200;
+                self.core.latency.opened(&self.watch);
                 // Only the position is kept while it waits.
                 if self.connection.finish() == Next::Close {
                     // Nothing to drain: this gives the buffers back.
@@ -382,6 +419,7 @@ impl Client {
                         self.connection.reject();
                         return Ok(Received::Refused(Refusal::BodyBudget));
                     }
+                    self.core.latency.lap(&mut self.watch, Stage::Body);
                     self.settle().await;
                     self.flush().await?;
                     let limits = &self.core.limits;
@@ -391,7 +429,10 @@ impl Client {
                         .saturating_sub(Duration::from_nanos(spent_ns));
                     self.socket.seat.set_timeout(limits.body_timeout.min(left));
                     match self.socket.read(self.connection.space()).await {
-                        Ok(count) => self.connection.received(count),
+                        Ok(count) => {
+                            self.connection.received(count);
+                            self.core.latency.lap(&mut self.watch, Stage::Wait);
+                        }
                         Err(SocketError::TimedOut) => {
                             self.core.metrics.body_timeouts_total.increment();
                             self.connection.reject();
@@ -434,20 +475,29 @@ impl Client {
 
     /// Waits for the appends before, and writes their answers in order.
     async fn settle(&mut self) {
-        while let Some((pending, envelope)) = self.pending.pop_front() {
-            let outcome = pending.await;
+        while let Some((pending, envelope, mut watch)) = self.pending.pop_front() {
+            let outcome = self.core.latency.scope(&mut watch, pending).await;
+            let answer_at = self.out.len();
             let shared = self.core.shared.borrow();
             let refusal = match outcome {
                 Ok(Reply::Appended(appended)) => {
                     append::answer(&envelope, &shared, &appended, &mut self.out);
-                    continue;
+                    self.core.metrics.appends_total.count(1);
+                    let bytes = watch.body_bytes;
+                    self.core.metrics.append_bytes_total.count(bytes);
+                    None
                 }
-                Ok(_) => Refusal::Internal,
-                Err(refusal) => refusal,
+                Ok(_) => Some(Refusal::Internal),
+                Err(refusal) => Some(refusal),
             };
-            self.core.metrics.refusals_total.increment();
-            answer::refuse(&envelope, &shared, &refusal, &mut self.out);
+            if let Some(refusal) = refusal {
+                self.core.metrics.refusals_total.increment();
+                answer::refuse(&envelope, &shared, &refusal, &mut self.out);
+            }
+            watch.status = status_of(self.out.get(answer_at..).unwrap_or_default());
+            self.unwritten.push(watch);
         }
+        self.answer_at = self.out.len();
     }
 
     /// Writes an answer: its head is in `out`, its body follows piece by piece.
@@ -470,6 +520,8 @@ impl Client {
             true => None,
             false => Some(ReadAhead::charged(&self.core, blocks).map_err(|_| SocketError::Shed)?),
         };
+        let head = self.out.get(self.answer_at..).unwrap_or_default();
+        self.watch.status = status_of(head);
         loop {
             match body.next(&mut self.out) {
                 Piece::Done => break,
@@ -500,6 +552,9 @@ impl Client {
                 }
             }
         }
+        let watch = std::mem::take(&mut self.watch);
+        self.arrived_ns = watch.last_ns();
+        self.unwritten.push(watch);
         if self.out.len() >= OUTPUT_BYTES {
             self.flush().await?;
         }
@@ -600,6 +655,7 @@ impl Client {
 
     async fn flush(&mut self) -> Result<(), SocketError> {
         if self.out.is_empty() {
+            self.core.latency.written(&mut self.unwritten);
             return Ok(());
         }
         let written = self.socket.write_at_once(&self.out).await?;
@@ -619,6 +675,7 @@ impl Client {
             self.socket.write_all(&self.out, timeout).await?;
         }
         self.out.clear();
+        self.core.latency.written(&mut self.unwritten);
         Ok(())
     }
 }

@@ -14,13 +14,16 @@ use crate::{
     base::{limits::Limits, rng::Rng, time::Clock},
     http::{answer::Shared, head::NamedLimits},
     protocol::{error::Refusal, fork::ForkOrigin, incarnation::Incarnation, stream_key::StreamKey},
-    server::{budget::Budget, metrics::ShardMetrics, seat::Seats, turnstile::Turnstile},
+    server::{
+        budget::Budget, latency::Latency, metrics::ShardMetrics, seat::Seats, turnstile::Turnstile,
+    },
     shard::{
         live::{Hub, Reader, Watch},
         mailbox::{Desk, PendingReply},
         owner::{Peers, Shard},
         placement::Placement,
         request::{BatchNumber, Reply, Request, Watching},
+        trip::Trip,
     },
     storage::{blob::BlobStore, disk::GlommioDisk, segment::BlockReader},
 };
@@ -49,6 +52,8 @@ pub struct Core {
     pub seats: Rc<Seats>,
     /// Where those of them queue that ask for more than their share.
     pub turnstile: Turnstile,
+    /// What it measures.
+    pub latency: Rc<Latency>,
     /// What it counts.
     pub metrics: Arc<ShardMetrics>,
     /// Where reads go before anybody knows what they are; see [`socket`](super::socket).
@@ -73,18 +78,28 @@ impl Core {
 
     /// Asks shard `owner`.
     pub fn call_shard(&self, owner: usize, request: Request) -> Pending {
-        if owner == self.id {
+        let latency = self.latency.clone();
+        let source = if owner == self.id {
             let staged = self.shard.execute(request);
-            return Pending::Local {
+            Source::Local {
+                is_durable: self.shard.is_durable(staged.after),
                 shard: self.shard.clone(),
                 after: staged.after,
                 outcome: Some(staged.outcome),
-            };
-        }
-        match self.desk.send(owner, request) {
-            Ok(reply) => Pending::Remote(reply),
-            Err(refusal) => Pending::refused(&self.shard, refusal),
-        }
+            }
+        } else {
+            match self.desk.send(owner, request) {
+                Ok(reply) => return Pending::new(latency, Source::Remote(reply), Trip::default()),
+                Err(refusal) => Source::Local {
+                    is_durable: true,
+                    shard: self.shard.clone(),
+                    after: BatchNumber(0),
+                    outcome: Some(Err(refusal)),
+                },
+            }
+        };
+        let decided = Trip::local(latency.now_ns());
+        Pending::new(latency, source, decided)
     }
 
     /// Joins the readers of a stream that its owner has just registered one for.
@@ -128,13 +143,22 @@ impl Core {
 
 /// An outcome to come: once it is there, everything it rests on is durable.
 #[must_use]
-pub enum Pending {
+pub struct Pending {
+    latency: Rc<Latency>,
+    source: Source,
+    /// The way it went so far.
+    trip: Trip,
+}
+
+enum Source {
     /// From this core's own shard.
     Local {
         /// The shard.
         shard: Rc<Shard>,
         /// The batch to wait for.
         after: BatchNumber,
+        /// Whether that was durable when the outcome was decided.
+        is_durable: bool,
         /// The outcome.
         outcome: Option<Result<Reply, Refusal>>,
     },
@@ -143,11 +167,11 @@ pub enum Pending {
 }
 
 impl Pending {
-    fn refused(shard: &Rc<Shard>, refusal: Refusal) -> Self {
-        Self::Local {
-            shard: shard.clone(),
-            after: BatchNumber(0),
-            outcome: Some(Err(refusal)),
+    fn new(latency: Rc<Latency>, source: Source, trip: Trip) -> Self {
+        Self {
+            latency,
+            source,
+            trip,
         }
     }
 }
@@ -156,20 +180,35 @@ impl Future for Pending {
     type Output = Result<Reply, Refusal>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut *self {
-            Self::Local {
+        let this = &mut *self;
+        let (outcome, trip, waited) = match &mut this.source {
+            Source::Local {
                 shard,
                 after,
+                is_durable,
                 outcome,
-            } => match shard.poll_durable(*after, cx) {
-                Poll::Pending => Poll::Pending,
-                Poll::Ready(Err(refusal)) => Poll::Ready(Err(refusal)),
-                Poll::Ready(Ok(())) => {
-                    Poll::Ready(outcome.take().unwrap_or(Err(Refusal::Internal)))
-                }
-            },
-            Self::Remote(reply) => Pin::new(reply).poll(cx),
-        }
+            } => {
+                let Poll::Ready(durable) = shard.poll_durable(*after, cx) else {
+                    return Poll::Pending;
+                };
+                let outcome =
+                    durable.and_then(|()| outcome.take().unwrap_or(Err(Refusal::Internal)));
+                let trip = if *is_durable {
+                    this.trip
+                } else {
+                    this.trip.committed(shard.batch_times(*after))
+                };
+                (outcome, trip, !*is_durable)
+            }
+            Source::Remote(reply) => {
+                let Poll::Ready(outcome) = Pin::new(&mut *reply).poll(cx) else {
+                    return Poll::Pending;
+                };
+                (outcome, reply.trip(), true)
+            }
+        };
+        this.latency.follow(&trip, waited);
+        Poll::Ready(outcome)
     }
 }
 

@@ -83,7 +83,10 @@ pub async fn read_once(
         (None, Surface::Bucket) => Duration::from_millis(LONG_POLL_BUCKET_MS),
         (None, Surface::Base) => core.limits.long_poll_timeout,
     };
-    wait_for_change(&reader, watching.extent.tail, timeout, socket, connection).await;
+    let tail = watching.extent.tail;
+    let changed = wait_for_change(&reader, tail, timeout, socket, connection).await;
+    let published_ns = changed.then(|| reader.reader.published_ns());
+    core.latency.parked(published_ns);
     // Whatever woke it, the answer is what the stream is now; it must be the same stream.
     request.start = StartOffset::At(watching.start);
     request.precondition = Some(watching.extent.incarnation);
@@ -159,7 +162,7 @@ fn long_poll_over(
     Body::None
 }
 
-/// Waits until the stream changes, the time is over, or the server goes down. Requests that come
+/// Waits until the stream changes (true), the time is over, or the server goes down. Requests that come
 /// meanwhile are kept; a client that only ended its side still gets its answer.
 async fn wait_for_change(
     reader: &LiveReader,
@@ -167,18 +170,19 @@ async fn wait_for_change(
     timeout: Duration,
     socket: &mut Socket,
     connection: &mut Connection,
-) {
+) -> bool {
     let mut timer = pin!(Timer::new(timeout));
     let mut is_broken = false;
     poll_fn(|cx| {
-        if reader.reader.poll_changed(seen, cx.waker()).is_ready()
-            || timer.as_mut().poll(cx).is_ready()
-        {
-            return Poll::Ready(());
+        if reader.reader.poll_changed(seen, cx.waker()).is_ready() {
+            return Poll::Ready(true);
+        }
+        if timer.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(false);
         }
         socket.seat.wake_on_end(cx.waker());
         if socket.seat.is_draining() {
-            return Poll::Ready(());
+            return Poll::Ready(false);
         }
         while !connection.is_ended() && !is_broken {
             let space = connection.space();
@@ -189,14 +193,14 @@ async fn wait_for_change(
                 Poll::Ready(Ok(count)) => connection.received(count),
                 Poll::Ready(Err(_)) => {
                     is_broken = true;
-                    return Poll::Ready(());
+                    return Poll::Ready(false);
                 }
                 Poll::Pending => break,
             }
         }
         Poll::Pending
     })
-    .await;
+    .await
 }
 
 /// An event stream that its owner has opened.
@@ -271,7 +275,9 @@ impl EventStream {
         let mut at = self.watching.start;
         let mut has_said_where = false;
         let chunked = !envelope.is_http10;
+        let mut delivered_ns = self.reader.reader.published_ns();
         loop {
+            let published_ns = self.reader.reader.published_ns();
             let event = match self.next_event(core, at).await {
                 Ok(event) => event,
                 // It comes back at the offset it knows.
@@ -301,6 +307,10 @@ impl EventStream {
                     .await?;
                 if is_final {
                     break;
+                }
+                if has_advanced {
+                    core.metrics.sse_events_total.count(1);
+                    core.latency.delivered(published_ns, &mut delivered_ns);
                 }
                 // Small events to many readers come in turn anyway; a catch-up could go on for long.
                 if event.text.len() > COPY_BYTES_MAX {

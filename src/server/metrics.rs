@@ -2,12 +2,16 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::{base::limits::Durability, server::latency::shelf::Shelf};
+
 macro_rules! metrics {
     ($($field:ident: $kind:ident, $unit:literal, $help:literal;)+) => {
         /// The counters and gauges of one shard.
         #[derive(Debug, Default)]
         pub struct ShardMetrics {
             $(#[doc = $help] pub $field: Metric,)+
+            /// Where its latency profile is laid out.
+            pub latency: Shelf,
         }
 
         /// Name, kind, unit and meaning of each metric, in order.
@@ -36,6 +40,12 @@ metrics! {
     connections_refused_total: Counter, "", "Connections closed at once because as many as may be were open.";
     requests_total: Counter, "", "Requests answered, refusals included.";
     refusals_total: Counter, "", "Requests answered with a 4xx or 5xx status.";
+    appends_total: Counter, "", "Appends answered with a 2xx status.";
+    append_bytes_total: Counter, "bytes", "Bodies of those appends, as they were sent.";
+    reads_total: Counter, "", "Reads of streams that were not refused, long-polls included.";
+    sse_events_total: Counter, "", "Events with data written to event streams.";
+    received_bytes_total: Counter, "bytes", "Bytes read from clients.";
+    sent_bytes_total: Counter, "bytes", "Bytes written to clients.";
     head_timeouts_total: Counter, "", "Connections closed because a request head was not whole in time.";
     body_timeouts_total: Counter, "", "Connections closed because a request body was not whole in time.";
     write_timeouts_total: Counter, "", "Connections dropped because the client did not read its answer.";
@@ -49,7 +59,9 @@ metrics! {
     memory_bytes: Gauge, "bytes", "Memory charged for streams.";
     memory_limit_bytes: Gauge, "bytes", "The shard's share of the memory budget.";
     body_bytes: Gauge, "bytes", "Memory held by requests that are waited for.";
+    body_limit_bytes: Gauge, "bytes", "The shard's bound on memory held by requests.";
     unsent_bytes: Gauge, "bytes", "Memory held by what clients have yet to take.";
+    unsent_limit_bytes: Gauge, "bytes", "The shard's bound on memory held by what clients have yet to take.";
     journal_records_total: Counter, "", "Records staged.";
     journal_record_bytes_total: Counter, "bytes", "Bytes of records staged.";
     journal_batches_total: Counter, "", "Batches that became durable.";
@@ -67,6 +79,8 @@ metrics! {
     checkpoint_bytes: Gauge, "bytes", "The last checkpoint's file.";
     checkpoint_written_bytes_total: Counter, "bytes", "Bytes written for checkpoints.";
     keeper_failures_total: Counter, "", "Failed attempts to write segments or checkpoints; tried again, but act on it.";
+    disk_free_bytes: Gauge, "bytes", "Free space of the journal's file system, as of about a second ago.";
+    disk_pressure: Gauge, "", "1 while the journal has no space that it may use: the shard takes no writes; act on it.";
     journal_failed: Gauge, "", "1 once a write or sync of the journal failed: the shard takes no writes; act on it.";
 }
 
@@ -78,6 +92,11 @@ impl Metric {
     /// Adds one.
     pub fn increment(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Adds `more`; only for a metric that one task or core alone writes.
+    pub fn count(&self, more: u64) {
+        self.set(self.value().wrapping_add(more));
     }
 
     /// Sets the value.
@@ -114,12 +133,36 @@ pub struct Description {
     pub help: &'static str,
 }
 
+/// What does not change while the process runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Info {
+    /// What an acknowledgement means.
+    pub durability: Durability,
+}
+
+impl Info {
+    const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+    fn durability(self) -> &'static str {
+        match self.durability {
+            Durability::Sync => "sync",
+            Durability::Os => "os",
+        }
+    }
+}
+
 /// All shards' metrics in the Prometheus text format.
 #[must_use]
-pub fn prometheus(shards: &[std::sync::Arc<ShardMetrics>]) -> String {
+pub fn prometheus(info: Info, shards: &[std::sync::Arc<ShardMetrics>]) -> String {
     use std::fmt::Write as _;
     let values: Vec<Vec<u64>> = shards.iter().map(|shard| shard.values()).collect();
-    let mut text = String::new();
+    let mut text = format!(
+        "# HELP thalweg_info Version, and what an acknowledgement means (sync or os); always 1.\n\
+         # TYPE thalweg_info gauge\n\
+         thalweg_info{{version=\"{}\",durability=\"{}\"}} 1\n",
+        Info::VERSION,
+        info.durability()
+    );
     for (index, metric) in DESCRIPTIONS.iter().enumerate() {
         let kind = match metric.kind {
             Kind::Counter => "counter",
@@ -139,7 +182,7 @@ pub fn prometheus(shards: &[std::sync::Arc<ShardMetrics>]) -> String {
 
 /// All shards' metrics as JSON: an object per shard.
 #[must_use]
-pub fn json(shards: &[std::sync::Arc<ShardMetrics>]) -> String {
+pub fn json(info: Info, shards: &[std::sync::Arc<ShardMetrics>]) -> String {
     let shards: Vec<serde_json::Value> = shards
         .iter()
         .map(|shard| {
@@ -151,7 +194,12 @@ pub fn json(shards: &[std::sync::Arc<ShardMetrics>]) -> String {
         })
         .map(serde_json::Value::Object)
         .collect();
-    serde_json::json!({ "shards": shards }).to_string()
+    serde_json::json!({
+        "version": Info::VERSION,
+        "durability": info.durability(),
+        "shards": shards,
+    })
+    .to_string()
 }
 
 #[cfg(test)]
@@ -166,14 +214,28 @@ mod tests {
             Arc::new(ShardMetrics::default()),
         ];
         shards[1].streams.set(7);
-        let text = prometheus(&shards);
+        let info = Info {
+            durability: Durability::Os,
+        };
+        let text = prometheus(info, &shards);
+        let version = env!("CARGO_PKG_VERSION");
+        let line = format!("thalweg_info{{version=\"{version}\",durability=\"os\"}} 1\n");
+        assert!(text.contains(&line), "{text}");
         assert!(text.contains("thalweg_streams{shard=\"1\"} 7\n"), "{text}");
         for metric in DESCRIPTIONS {
             assert!(text.contains(&format!("# TYPE thalweg_{} ", metric.name)));
             let counts = metric.name.ends_with("_total");
             assert_eq!(counts, metric.kind == Kind::Counter, "{}", metric.name);
+            let bare = metric.name.trim_end_matches("_total");
+            assert!(
+                bare.ends_with(metric.unit),
+                "{} in {}",
+                metric.name,
+                metric.unit
+            );
         }
-        let parsed: serde_json::Value = serde_json::from_str(&json(&shards)).unwrap();
+        let parsed: serde_json::Value = serde_json::from_str(&json(info, &shards)).unwrap();
+        assert_eq!(parsed["durability"], "os");
         assert_eq!(parsed["shards"][1]["streams"], 7);
     }
 }

@@ -20,6 +20,7 @@ pub mod error;
 pub mod exchange;
 pub mod executor;
 pub mod inspect;
+pub mod latency;
 pub mod lifecycle;
 pub mod live;
 pub mod metrics;

@@ -22,6 +22,8 @@ pub struct Seats {
     taken: RefCell<Slab<Place>>,
     now: Cell<u64>,
     draining: Cell<bool>,
+    received_bytes: Cell<u64>,
+    sent_bytes: Cell<u64>,
 }
 
 #[derive(Debug)]
@@ -35,6 +37,7 @@ struct Place {
 pub struct Seat {
     seats: Rc<Seats>,
     index: usize,
+    is_counted: bool,
 }
 
 const NEVER: u64 = u64::MAX;
@@ -43,6 +46,28 @@ impl Seats {
     /// Takes a seat.
     #[must_use]
     pub fn take(self: &Rc<Self>) -> Seat {
+        self.place(true)
+    }
+
+    /// Takes a seat for the operator, whose bytes are not counted.
+    #[must_use]
+    pub fn take_uncounted(self: &Rc<Self>) -> Seat {
+        self.place(false)
+    }
+
+    /// Bytes received by all counted connections there ever were.
+    #[must_use]
+    pub fn received_bytes(&self) -> u64 {
+        self.received_bytes.get()
+    }
+
+    /// Bytes sent by all counted connections there ever were.
+    #[must_use]
+    pub fn sent_bytes(&self) -> u64 {
+        self.sent_bytes.get()
+    }
+
+    fn place(self: &Rc<Self>, is_counted: bool) -> Seat {
         let index = self.taken.borrow_mut().insert(Place {
             deadline: NEVER,
             waker: None,
@@ -50,6 +75,7 @@ impl Seats {
         Seat {
             seats: self.clone(),
             index,
+            is_counted,
         }
     }
 
@@ -104,6 +130,22 @@ impl Seat {
         let deadline = self.seats.now.get() + sweeps + 1;
         if let Some(place) = self.seats.taken.borrow_mut().get_mut(self.index) {
             place.deadline = deadline;
+        }
+    }
+
+    /// Counts bytes that came from the client.
+    pub fn received(&self, bytes: usize) {
+        if self.is_counted {
+            let count = &self.seats.received_bytes;
+            count.set(count.get() + bytes as u64);
+        }
+    }
+
+    /// Counts bytes that the client's socket has taken.
+    pub fn sent(&self, bytes: usize) {
+        if self.is_counted {
+            let count = &self.seats.sent_bytes;
+            count.set(count.get() + bytes as u64);
         }
     }
 

@@ -61,6 +61,10 @@ impl Socket {
         loop {
             match Pin::new(&mut self.stream).poll_read(cx, buffer) {
                 Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+                Poll::Ready(Ok(count)) => {
+                    self.seat.received(count);
+                    return Poll::Ready(Ok(count));
+                }
                 other => return other,
             }
         }
@@ -105,7 +109,11 @@ impl Socket {
                 let end = io::Error::from(io::ErrorKind::WriteZero);
                 Poll::Ready(Err(end.into()))
             }
-            written => written.map_err(SocketError::from),
+            Poll::Ready(Ok(count)) => {
+                self.seat.sent(count);
+                Poll::Ready(Ok(count))
+            }
+            other => other.map_err(SocketError::from),
         }
     }
 

@@ -45,6 +45,7 @@ use crate::{
         connection,
         core::{Core, CorePeers},
         error::StartError,
+        latency::{Latency, slow::Slow},
         metrics::ShardMetrics,
         seat::{SWEEP_INTERVAL, Seats},
         socket::Socket,
@@ -66,7 +67,7 @@ use crate::{
         checkpoint::Identity,
         data_dir::Layout,
         disk::GlommioDisk,
-        journal::{Journal, Options, RecoveryReport},
+        journal::{Health, Journal, Options, RecoveryReport, Stage as _},
         segment::{
             self, BlockReader, Segment, SegmentGraveyard, SegmentId, SegmentWriter, WriterOptions,
         },
@@ -404,6 +405,12 @@ fn build(
     let desk = Desk::new(id, process.post.clone(), limits.mailbox_requests_max);
     let placement = Placement::new(process.secret, shards);
     let clock: Rc<dyn Clock> = Rc::new(SystemClock);
+    journal.keep_time(clock.clone());
+    let slow = Slow::new(
+        process.config.slow_request_ms,
+        process.config.slow_request_lines_max,
+    );
+    let latency = Rc::new(Latency::new(clock.clone(), slow));
     let peers = Rc::new(CorePeers {
         id,
         desk: desk.clone(),
@@ -434,6 +441,7 @@ fn build(
         clock,
         seats: Rc::new(Seats::default()),
         turnstile: Turnstile::default(),
+        latency,
         metrics: process.metrics.get(id).cloned().unwrap_or_default(),
         scratch: RefCell::new(vec![0; SCRATCH_BYTES]),
         // A share always holds one whole body, whatever the number of shards.
@@ -456,7 +464,9 @@ fn spawn_journal(core: &Rc<Core>, journal: Journal<GlommioDisk>) {
             .run(
                 |batch| {
                     shard.on_durable(batch);
-                    desk.on_durable(batch);
+                    let times = shard.batch_times(batch);
+                    desk.on_durable(batch, times);
+                    failed.latency.batch(times);
                 },
                 |error| {
                     tracing::error!(
@@ -480,6 +490,7 @@ fn spawn_mailbox(core: &Rc<Core>, stopped: &Rc<Cell<bool>>) {
             poll_fn(|cx| {
                 // Registered before it looks, so that no message falls between.
                 core.desk.wake_on_message(cx.waker());
+                core.latency.serve(&core.metrics.latency);
                 if core.desk.handle(&core.shard, &core.hub, MESSAGES_PER_TURN) || stopped.get() {
                     Poll::Ready(())
                 } else {
@@ -627,6 +638,7 @@ fn spawn_timers(
             }
             core.blobs.bury(BURIALS_PER_SWEEP).await;
             publish_metrics(&core, &journal, keeper.get());
+            core.latency.serve(&core.metrics.latency);
             if process.stop.load(Ordering::Acquire) {
                 core.seats.drain();
                 core.hub.wake_all();
@@ -669,6 +681,15 @@ fn publish_metrics(core: &Rc<Core>, journal: &Journal<GlommioDisk>, keeper: Keep
     metrics.journal_batches_total.set(stats.batches);
     metrics.journal_batch_bytes_total.set(stats.batch_bytes);
     metrics.journal_syncs_total.set(stats.syncs);
+    metrics.disk_free_bytes.set(journal.free_bytes());
+    let is_pressed = journal.health() == Health::DiskPressure;
+    metrics.disk_pressure.set(u64::from(is_pressed));
+    metrics.body_limit_bytes.set(core.requests.bytes_max());
+    metrics.unsent_limit_bytes.set(core.unsent.bytes_max());
+    metrics
+        .received_bytes_total
+        .set(core.seats.received_bytes());
+    metrics.sent_bytes_total.set(core.seats.sent_bytes());
 }
 
 /// Accepts connections until the process is to stop.

@@ -35,6 +35,7 @@ pub struct Watch {
     incarnation: AtomicU64,
     tail: AtomicU64,
     phase: AtomicU8,
+    published_ns: AtomicU64,
     wake_sent: AtomicBool,
 }
 
@@ -68,6 +69,7 @@ impl Watch {
             incarnation: AtomicU64::new(0),
             tail: AtomicU64::new(0),
             phase: AtomicU8::new(OPEN),
+            published_ns: AtomicU64::new(0),
             wake_sent: AtomicBool::new(false),
         })
     }
@@ -106,6 +108,19 @@ impl Watch {
         };
         self.phase.store(phase, Ordering::Release);
         !self.wake_sent.swap(true, Ordering::AcqRel)
+    }
+
+    /// Takes note of when the change became readable that readers are now woken for, in
+    /// nanoseconds of the monotonic clock. For a profile: stored after the state, so a reader that
+    /// runs at once may still see the moment of the change before.
+    pub fn stamp(&self, published_ns: u64) {
+        self.published_ns.store(published_ns, Ordering::Relaxed);
+    }
+
+    /// The last [`stamp`](Self::stamp); 0 before the first.
+    #[must_use]
+    pub fn published_ns(&self) -> u64 {
+        self.published_ns.load(Ordering::Relaxed)
     }
 
     /// Takes note that the wake-up has arrived; the state is read after this.
@@ -342,6 +357,12 @@ impl Reader {
                 _ => *slot = Some(waker.clone()),
             }
         }
+    }
+
+    /// When the last change became readable that readers were woken for; see [`Watch::stamp`].
+    #[must_use]
+    pub fn published_ns(&self) -> u64 {
+        self.stream.watch.published_ns()
     }
 
     /// Ready once the stream is no longer open with its tail at `seen`.

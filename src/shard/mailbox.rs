@@ -31,7 +31,9 @@ use crate::{
         live::{Hub, Watch},
         owner::Shard,
         request::{BatchNumber, Reply, Request},
+        trip::Trip,
     },
+    storage::journal::BatchTimes,
 };
 
 /// The mailboxes of all cores.
@@ -60,6 +62,7 @@ enum Message {
     Answer {
         slot: usize,
         outcome: Result<Reply, Refusal>,
+        trip: Trip,
     },
     /// Readers on the receiving core look again.
     Wake(Arc<Watch>),
@@ -109,6 +112,7 @@ enum Slot {
     Answered {
         to: usize,
         outcome: Result<Reply, Refusal>,
+        trip: Trip,
     },
     Abandoned {
         to: usize,
@@ -122,6 +126,7 @@ struct Deferred {
     to: usize,
     slot: usize,
     outcome: Result<Reply, Refusal>,
+    trip: Trip,
 }
 
 impl Desk {
@@ -165,6 +170,7 @@ impl Desk {
         Ok(PendingReply {
             desk: self.clone(),
             slot: Some(slot),
+            trip: Trip::default(),
         })
     }
 
@@ -200,31 +206,57 @@ impl Desk {
                     slot,
                     request,
                 } => {
+                    let received_ns = shard.clock.monotonic_ns();
                     let staged = shard.execute(request);
+                    let trip = Trip {
+                        received_ns,
+                        ..Trip::local(shard.clock.monotonic_ns())
+                    };
                     if shard.is_durable(staged.after) {
-                        self.answer(from, slot, staged.outcome);
+                        self.answer(from, slot, staged.outcome, trip);
                     } else if shard.has_failed() {
-                        self.answer(from, slot, Err(Refusal::OutcomeUnknown));
+                        self.answer(from, slot, Err(Refusal::OutcomeUnknown), trip);
                     } else {
-                        self.defer(staged.after, from, slot, staged.outcome);
+                        self.defer(staged.after, from, slot, staged.outcome, trip);
                     }
                 }
                 Message::Notice(request) => {
                     // Nobody waits: what it changes is journaled, what it reports is not asked for.
                     let _ = shard.execute(request).outcome;
                 }
-                Message::Answer { slot, outcome } => self.take_answer(slot, outcome),
+                Message::Answer {
+                    slot,
+                    outcome,
+                    trip,
+                } => {
+                    let trip = trip.returned(shard.clock.monotonic_ns());
+                    self.take_answer(slot, outcome, trip);
+                }
                 Message::Wake(watch) => hub.wake(&watch),
             }
         }
         true
     }
 
-    fn answer(&self, to: usize, slot: usize, outcome: Result<Reply, Refusal>) {
-        self.post.put(to, Message::Answer { slot, outcome });
+    fn answer(&self, to: usize, slot: usize, outcome: Result<Reply, Refusal>, trip: Trip) {
+        self.post.put(
+            to,
+            Message::Answer {
+                slot,
+                outcome,
+                trip,
+            },
+        );
     }
 
-    fn defer(&self, after: BatchNumber, to: usize, slot: usize, outcome: Result<Reply, Refusal>) {
+    fn defer(
+        &self,
+        after: BatchNumber,
+        to: usize,
+        slot: usize,
+        outcome: Result<Reply, Refusal>,
+        trip: Trip,
+    ) {
         let mut deferred = self.deferred.borrow_mut();
         // Kept in batch order: an answer that needs an older batch than the one before it waits
         // for that one too, which costs at most one commit.
@@ -234,15 +266,21 @@ impl Desk {
             to,
             slot,
             outcome,
+            trip,
         });
     }
 
-    /// Sends the answers that waited for batches up to `durable`.
-    pub fn on_durable(&self, durable: BatchNumber) {
+    /// Sends the answers that waited for batches up to `durable`, the last of which had `times`.
+    pub fn on_durable(&self, durable: BatchNumber, times: BatchTimes) {
         let mut deferred = self.deferred.borrow_mut();
         while deferred.front().is_some_and(|first| first.after <= durable) {
             if let Some(first) = deferred.pop_front() {
-                self.answer(first.to, first.slot, first.outcome);
+                self.answer(
+                    first.to,
+                    first.slot,
+                    first.outcome,
+                    first.trip.committed(times),
+                );
             }
         }
     }
@@ -250,11 +288,16 @@ impl Desk {
     /// The journal has failed: whoever waits learns that the outcome is unknown.
     pub fn on_failed(&self) {
         for waiting in self.deferred.borrow_mut().drain(..) {
-            self.answer(waiting.to, waiting.slot, Err(Refusal::OutcomeUnknown));
+            self.answer(
+                waiting.to,
+                waiting.slot,
+                Err(Refusal::OutcomeUnknown),
+                waiting.trip,
+            );
         }
     }
 
-    fn take_answer(&self, slot: usize, outcome: Result<Reply, Refusal>) {
+    fn take_answer(&self, slot: usize, outcome: Result<Reply, Refusal>, trip: Trip) {
         let mut slots = self.slots.borrow_mut();
         let Some(entry) = slots.get_mut(slot) else {
             return;
@@ -271,7 +314,7 @@ impl Desk {
             }
             Slot::Answered { .. } => return,
         };
-        *entry = Slot::Answered { to, outcome };
+        *entry = Slot::Answered { to, outcome, trip };
         drop(slots);
         self.returned(to);
         if let Some(waker) = waker {
@@ -304,6 +347,15 @@ impl Desk {
 pub struct PendingReply {
     desk: Rc<Desk>,
     slot: Option<usize>,
+    trip: Trip,
+}
+
+impl PendingReply {
+    /// Once it is ready: the way it went.
+    #[must_use]
+    pub fn trip(&self) -> Trip {
+        self.trip
+    }
 }
 
 impl Future for PendingReply {
@@ -313,7 +365,7 @@ impl Future for PendingReply {
         let Some(slot) = self.slot else {
             return Poll::Ready(Err(Refusal::Internal));
         };
-        let outcome = {
+        let (outcome, trip) = {
             let mut slots = self.desk.slots.borrow_mut();
             match slots.get_mut(slot) {
                 Some(Slot::Waiting { waker, .. }) => {
@@ -321,13 +373,14 @@ impl Future for PendingReply {
                     return Poll::Pending;
                 }
                 Some(Slot::Answered { .. }) => match slots.remove(slot) {
-                    Slot::Answered { outcome, .. } => outcome,
-                    _ => Err(Refusal::Internal),
+                    Slot::Answered { outcome, trip, .. } => (outcome, trip),
+                    _ => (Err(Refusal::Internal), Trip::default()),
                 },
-                _ => Err(Refusal::Internal),
+                _ => (Err(Refusal::Internal), Trip::default()),
             }
         };
         self.slot = None;
+        self.trip = trip;
         Poll::Ready(outcome)
     }
 }
@@ -344,7 +397,7 @@ impl Drop for PendingReply {
             Slot::Answered { .. } | Slot::Abandoned { .. } => {
                 let entry = slots.remove(slot);
                 drop(slots);
-                if let Slot::Answered { to, outcome } = entry {
+                if let Slot::Answered { to, outcome, .. } = entry {
                     self.desk.abandon(outcome, to);
                 }
             }

@@ -37,5 +37,6 @@ pub mod stream;
 pub mod tables;
 #[cfg(test)]
 mod tests;
+pub mod trip;
 
 pub use replay::ReplayError;

@@ -31,7 +31,7 @@ use crate::{
         stream::Blob,
         tables::{Effect, Tables},
     },
-    storage::journal::{Health, Stage, StageError},
+    storage::journal::{BatchTimes, Health, Stage, StageError},
 };
 
 /// What a shard tells other cores of its own accord.
@@ -231,6 +231,12 @@ impl Shard {
         batch <= self.journal.durable()
     }
 
+    /// When a recent batch was issued and became durable.
+    #[must_use]
+    pub fn batch_times(&self, batch: BatchNumber) -> BatchTimes {
+        self.journal.times(batch)
+    }
+
     /// Whether the journal has failed.
     #[must_use]
     pub fn has_failed(&self) -> bool {
@@ -356,7 +362,10 @@ impl Shard {
     }
 
     fn wake<'a>(&self, watches: impl Iterator<Item = &'a Arc<Watch>>) {
-        watches.for_each(|watch| self.peers.wake_readers(watch));
+        for watch in watches {
+            watch.stamp(self.batch_times(self.journal.durable()).durable_ns);
+            self.peers.wake_readers(watch);
+        }
     }
 
     /// The stream that a write to `key` meets, on staged state. A stream whose life is over is

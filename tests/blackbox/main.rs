@@ -30,6 +30,7 @@ macro_rules! at_1_and_4_shards {
     };
 }
 
+mod admin;
 mod append;
 mod bootstrap;
 mod buckets;

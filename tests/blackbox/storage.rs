@@ -118,6 +118,12 @@ fn storage_4_a_really_full_disk() {
     assert!(refused.header("retry-after").is_some(), "{refused}");
     let expected = |count: u64| (0..count).flat_map(body).collect::<Vec<u8>>();
     assert!(stream.read_all() == expected(seq), "reads while it is full");
+    let ready = |server: &Server| Request::to(server.admin_address(), "GET", "/__ursula/ready");
+    eventually("it is not ready, and says why", || {
+        let answer = ready(&server).send();
+        let reason = answer.json()["reason"].as_str()?.to_owned();
+        (answer.status == 503 && reason.contains("disk space")).then_some(())
+    });
     write(&server, stream.key(), seq).expect_error(503, ErrorCode::WalDiskPressure);
 
     fs::remove_file(ballast).expect("it can be removed");
@@ -126,6 +132,9 @@ fn storage_4_a_really_full_disk() {
         (answer.status == 200).then_some(())
     });
     write(&server, stream.key(), seq).expect(204);
+    eventually("it is ready again", || {
+        (ready(&server).send().status == 200).then_some(())
+    });
     assert!(stream.read_all() == expected(seq + 1), "exactly once");
     let key = stream.key().to_owned();
     let server = server.kill_and_restart();

@@ -13,8 +13,8 @@ use toml::Value;
 use super::{
     Config,
     unit::{
-        Address, Bytes, Cores, Count, Directory, DurabilityWord, Form, LogFilter, Micros, Origins,
-        Time, Unit,
+        Address, Bytes, Cores, Count, Directory, DurabilityWord, Form, LogFilter, Micros, Millis,
+        Origins, Time, Unit,
     },
 };
 use crate::base::limits::Limits;
@@ -154,6 +154,10 @@ settings! {
     "spin-us" spin_us: Micros
         "How long an idle executor spins before it sleeps; above 0 only with cores to spare";
     "log" log: LogFilter "What is logged, as info or info,thalweg::storage=debug";
+    "slow-request-ms" slow_request_ms: Millis
+        "Requests that take this long in the server are logged with their stages; 0 for none";
+    "slow-request-lines-max" slow_request_lines_max: Count
+        "Such lines a second, for each shard";
 
     Limits:
     "request-bytes-max" request_bytes_max: Bytes "Largest request body (413 above)";

@@ -76,6 +76,7 @@ fn another_value(setting: &Setting) -> &'static str {
         _ => match setting.placeholder {
             "BYTES" => "12345678",
             "TIME" => "1234ms",
+            "MILLISECONDS" => "250",
             "N" => "123",
             other => panic!("{}: no sample for <{other}>; add one", setting.name),
         },

@@ -170,6 +170,26 @@ impl Form<u64> for Micros {
     }
 }
 
+/// A number of milliseconds, the unit being in the setting's name.
+pub struct Millis;
+
+impl Unit for Millis {
+    const PLACEHOLDER: &'static str = "MILLISECONDS";
+    const MEASURE: &'static str = "milliseconds";
+}
+
+impl Form<u64> for Millis {
+    fn read(texts: &[String]) -> Result<u64, String> {
+        only(texts)?
+            .parse()
+            .map_err(|_| String::from("a whole number of milliseconds"))
+    }
+
+    fn write(value: &u64) -> Option<Value> {
+        Some(number(*value))
+    }
+}
+
 /// An IP address with a port. No host names: what one resolves to may change between starts.
 pub struct Address;
 

@@ -1,0 +1,323 @@
+//! The latency profile: how long requests take, and in which stage.
+//!
+//! ```text
+//!  bytes arrive   routed   body in   decided   issued   durable   task runs   written
+//!       ├── head ───┼─ body ──┼─ decide ─┼ staging ─┼ journal ─┼── wake ───┼── write ──┤
+//!                        (mailbox before decide and before wake, if the owner is another core)
+//! ```
+//!
+//! Each request carries a [`Stopwatch`](stopwatch::Stopwatch), read once at
+//! the end of each stage; the moments in between come from the
+//! [`Trip`] of its answer and from the journal, which reads the clock twice a
+//! batch. When the answer is written the core that has the connection adds the
+//! request to its own [`Profile`](profile::Profile): no lock, nothing shared.
+//! The operator gets copies through the [`Shelf`](shelf::Shelf).
+//!
+//! What runs inside [`Latency::scope`] is timed on the stopwatch it was given:
+//! every answer that is awaited there ends a stage of that request, however
+//! deep the call. Outside of it answers are timed on a watch nobody reads.
+
+pub mod profile;
+pub mod report;
+pub mod shelf;
+pub mod slow;
+pub mod stopwatch;
+
+use std::{
+    cell::{Cell, RefCell},
+    future::Future,
+    mem,
+    pin::Pin,
+    rc::Rc,
+    task::{Context, Poll},
+};
+
+use crate::{
+    base::time::Clock,
+    http::parse::Method,
+    server::latency::{
+        profile::{Profile, Series},
+        shelf::Shelf,
+        slow::Slow,
+        stopwatch::{Stage, Stopwatch},
+    },
+    shard::trip::Trip,
+    storage::journal::BatchTimes,
+};
+
+/// One core's profile and what it takes to measure.
+pub struct Latency {
+    clock: Rc<dyn Clock>,
+    /// The watch of the request whose future is being polled.
+    current: RefCell<Stopwatch>,
+    profile: RefCell<Profile>,
+    resets: Cell<u64>,
+    slow: Slow,
+}
+
+impl Latency {
+    /// A profile of nothing yet.
+    #[must_use]
+    pub fn new(clock: Rc<dyn Clock>, slow: Slow) -> Self {
+        Self {
+            profile: RefCell::new(Profile::new(clock.now_ms())),
+            current: RefCell::default(),
+            resets: Cell::new(0),
+            clock,
+            slow,
+        }
+    }
+
+    /// Now, in nanoseconds of the monotonic clock.
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.clock.monotonic_ns()
+    }
+
+    /// The watch of a request that came at `arrived_ns` and is now known by name.
+    pub fn start(&self, arrived_ns: u64, method: Method, target: &[u8]) -> Stopwatch {
+        let mut watch = Stopwatch::started(arrived_ns);
+        self.slow.name(&mut watch, method, target);
+        self.lap(&mut watch, Stage::Head);
+        watch
+    }
+
+    /// `stage` has just ended.
+    pub fn lap(&self, watch: &mut Stopwatch, stage: Stage) {
+        watch.lap(stage, self.clock.monotonic_ns());
+    }
+
+    /// Times on `watch` what `future` waits for.
+    pub fn scope<'a, F: Future + Unpin>(
+        &'a self,
+        watch: &'a mut Stopwatch,
+        future: F,
+    ) -> Scope<'a, F> {
+        Scope {
+            latency: self,
+            watch,
+            future,
+        }
+    }
+
+    /// An outcome was taken up that came by `trip`. Whether it had to be waited for decides if
+    /// there was a wake-up to time.
+    pub fn follow(&self, trip: &Trip, waited: bool) {
+        let now_ns = if waited { self.now_ns() } else { 0 };
+        self.current.borrow_mut().follow(trip, now_ns);
+    }
+
+    /// A long-poll has waited; until `published_ns` if what woke it is data, readable since then.
+    pub fn parked(&self, published_ns: Option<u64>) {
+        let now_ns = self.now_ns();
+        let watch = &mut *self.current.borrow_mut();
+        // A moment from before the wait is that of an earlier change: this one's is not known yet.
+        let published_ns = published_ns.filter(|&published_ns| published_ns > watch.last_ns());
+        watch.lap(Stage::Wait, published_ns.unwrap_or(now_ns));
+        if let Some(published_ns) = published_ns {
+            watch.published_ns = published_ns;
+            watch.lap(Stage::Wake, now_ns);
+        }
+    }
+
+    /// An event is written whose data became readable at `published_ns`. `seen_ns` is what was
+    /// delivered last to this reader: a change is counted once, with the first event of it.
+    pub fn delivered(&self, published_ns: u64, seen_ns: &mut u64) {
+        if published_ns > *seen_ns {
+            *seen_ns = published_ns;
+            let ns = self.now_ns().saturating_sub(published_ns);
+            self.profile.borrow_mut().record(Series::SseDelivery, ns);
+        }
+    }
+
+    /// Requests are over: their answers are written.
+    pub fn written(&self, watches: &mut Vec<Stopwatch>) {
+        if watches.is_empty() {
+            return;
+        }
+        let now_ns = self.now_ns();
+        let mut profile = self.profile.borrow_mut();
+        for mut watch in watches.drain(..) {
+            watch.lap(Stage::Write, now_ns);
+            profile.request(&watch);
+            self.slow.consider(&watch);
+        }
+    }
+
+    /// A request is over whose answer is written by another's measure: an event stream has begun.
+    pub fn opened(&self, watch: &Stopwatch) {
+        self.profile.borrow_mut().request(watch);
+        self.slow.consider(watch);
+    }
+
+    /// A batch of this core's journal is durable.
+    pub fn batch(&self, times: BatchTimes) {
+        self.profile.borrow_mut().batch(times);
+    }
+
+    /// Lays a copy out if the operator has asked for one.
+    pub fn serve(&self, shelf: &Shelf) {
+        let Some(asked) = shelf.asked() else { return };
+        let mut profile = self.profile.borrow_mut();
+        if self.resets.replace(asked.resets) != asked.resets {
+            profile.reset(self.clock.now_ms());
+        }
+        shelf.give(asked, profile.clone());
+    }
+}
+
+/// A future that is timed on a stopwatch.
+pub struct Scope<'a, F> {
+    latency: &'a Latency,
+    watch: &'a mut Stopwatch,
+    future: F,
+}
+
+impl<F: Future + Unpin> Future for Scope<'_, F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = &mut *self;
+        let swap = |watch: &mut Stopwatch| {
+            mem::swap(&mut *this.latency.current.borrow_mut(), watch);
+        };
+        swap(this.watch);
+        let polled = Pin::new(&mut this.future).poll(cx);
+        swap(this.watch);
+        polled
+    }
+}
+
+/// The status of an answer, from its head; 0 if this is none.
+#[must_use]
+pub fn status_of(head: &[u8]) -> u16 {
+    let digits = head.get(9..12).unwrap_or_default();
+    std::str::from_utf8(digits)
+        .ok()
+        .and_then(|digits| digits.parse().ok())
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::time::ManualClock;
+    use futures_lite::future::{block_on, poll_fn};
+    use std::time::Duration;
+
+    fn measured(latency: &Latency) -> Vec<(&'static str, u64)> {
+        let profile = latency.profile.borrow();
+        let series = profile.iter().filter(|(_, times)| times.sum_ns > 0);
+        series
+            .map(|(of, times)| (of.name(), times.sum_ns))
+            .collect()
+    }
+
+    #[test]
+    fn a_request_and_its_stages() {
+        let clock = ManualClock::new(0);
+        let latency = Latency::new(Rc::new(clock.clone()), Slow::new(0, 0));
+        let pass = |ns| {
+            clock.advance(Duration::from_nanos(ns));
+            clock.monotonic_ns()
+        };
+        let arrived_ns = pass(100);
+        pass(5);
+        let mut watch = latency.start(arrived_ns, Method::Post, b"/b/s");
+        pass(6);
+        latency.lap(&mut watch, Stage::Body);
+        // Two calls to owners inside one future, the second of which waits.
+        let mut polls = 0;
+        let calls = poll_fn(|cx| {
+            polls += 1;
+            if polls == 1 {
+                latency.follow(&Trip::local(pass(7)), false);
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let committed = Trip::local(pass(8)).committed(BatchTimes {
+                issued_ns: pass(9),
+                durable_ns: pass(10),
+            });
+            pass(11);
+            latency.follow(&committed, true);
+            Poll::Ready(())
+        });
+        block_on(latency.scope(&mut watch, calls));
+        // Nobody's: a call outside of a scope.
+        latency.follow(&Trip::local(pass(1)), true);
+        pass(11);
+        latency.written(&mut vec![watch]);
+        assert_eq!(
+            measured(&latency),
+            [
+                ("head", 5),
+                ("body", 6),
+                ("decide", 15),
+                ("staging", 9),
+                ("journal", 10),
+                ("wake", 11),
+                ("write", 12),
+                ("request", 68),
+            ]
+        );
+        assert_eq!(clock.monotonic_ns() - arrived_ns, 68);
+    }
+
+    #[test]
+    fn deliveries_are_measured_from_the_publication() {
+        let clock = ManualClock::new(0);
+        let latency = Latency::new(Rc::new(clock.clone()), Slow::new(0, 0));
+        clock.advance(Duration::from_nanos(1_000));
+        let mut watch = latency.start(900, Method::Get, b"/b/s");
+        clock.advance(Duration::from_nanos(50));
+        mem::swap(&mut *latency.current.borrow_mut(), &mut watch);
+        latency.parked(Some(1_030));
+        mem::swap(&mut *latency.current.borrow_mut(), &mut watch);
+        clock.advance(Duration::from_nanos(3));
+        latency.written(&mut vec![watch]);
+        let mut seen_ns = 1_000;
+        latency.delivered(1_000, &mut seen_ns);
+        latency.delivered(1_053, &mut seen_ns);
+        latency.delivered(1_052, &mut seen_ns);
+        clock.advance(Duration::from_nanos(7));
+        latency.delivered(1_056, &mut seen_ns);
+        assert_eq!(
+            measured(&latency),
+            [
+                ("head", 100),
+                ("wake", 20),
+                ("write", 3),
+                ("wait", 30),
+                ("request", 123),
+                ("long_poll_delivery", 23),
+                ("sse_delivery", 4),
+            ]
+        );
+    }
+
+    #[test]
+    fn the_operator_gets_a_copy_and_a_reset_empties_the_next() {
+        let latency = Latency::new(Rc::new(ManualClock::new(3)), Slow::new(0, 0));
+        let shelf = Shelf::default();
+        let count = |ticket| {
+            latency.serve(&shelf);
+            let copy = shelf.take(ticket).unwrap();
+            copy.iter()
+                .map(|(_, times)| times.histogram.len())
+                .sum::<u64>()
+        };
+        latency.written(&mut vec![Stopwatch::started(0)]);
+        assert_eq!(count(shelf.ask(false)), 2);
+        assert_eq!(count(shelf.ask(true)), 0);
+        latency.written(&mut vec![Stopwatch::started(0)]);
+        assert_eq!(count(shelf.ask(false)), 2);
+    }
+
+    #[test]
+    fn statuses() {
+        assert_eq!(status_of(b"HTTP/1.1 204 No Content\r\n"), 204);
+        assert_eq!(status_of(b"HTTP/1.1 2"), 0);
+        assert_eq!(status_of(b""), 0);
+    }
+}
