@@ -1,5 +1,6 @@
 //! Real clients against the real binary, at one shard and at four: the official JavaScript and
-//! Python clients, and headless Chromium with pages of another origin (issue 6).
+//! Python clients, and headless Chromium with pages of another origin (issue 6) and with the page of
+//! the admin plane (issue 5).
 //!
 //! The scripts in `tests/clients` do the work and print a report; here the server is started, what
 //! the scripts need is installed, and the report is judged. The server ends SSE answers after a
@@ -86,6 +87,15 @@ const BROWSER_CHECKS: &[&str] = &[
     "stored_text_is_no_script",
 ];
 
+/// The checks of `admin_page.mjs`.
+const ADMIN_PAGE_CHECKS: &[&str] = &[
+    "phone_dark",
+    "phone_light",
+    "stays_its_own",
+    "wide_dark",
+    "wide_light",
+];
+
 /// Checks that fail for a reason that is written down, and must fail until it is gone.
 ///
 /// `fetch_after_a_cached_load`: `Access-Control-Expose-Headers` is sent only when the request has
@@ -166,6 +176,23 @@ fn browser(shards: usize) {
         .arg(url(server.admin_address()))
         .arg(chromium);
     run(script, &format!("browser-{shards}"), BROWSER_CHECKS);
+}
+
+#[test]
+fn admin_page() {
+    let ready = node_packages().and_then(|()| chromium());
+    let Some(chromium) = available("the admin page", ready) else {
+        return;
+    };
+    let server = start(2);
+    let mut script = Command::new("node");
+    script
+        .arg("admin_page.mjs")
+        .arg(url(server.address()))
+        .arg(url(server.admin_address()))
+        .arg(chromium)
+        .arg(env!("CARGO_TARGET_TMPDIR"));
+    run(script, "admin-page", ADMIN_PAGE_CHECKS);
 }
 
 fn start(shards: usize) -> Server {
