@@ -116,8 +116,8 @@ async fn write(
         };
         let disk = disk(&dir).await?;
         // It makes the first file and opens the epoch; there is nothing to commit.
-        drop(Journal::open(disk.clone(), &dir, shard, options, |_, _| Ok(())).await?);
-        let writer = CheckpointWriter::create(disk.clone(), identity.clone(), 1).await?;
+        drop(Journal::open(disk, &dir, shard, options, |_, _| Ok(())).await?);
+        let writer = CheckpointWriter::create(disk, identity.clone(), 1).await?;
         writers.push((writer, disk, identity));
     }
     let mut entry = Vec::new();

@@ -149,13 +149,16 @@ impl std::ops::Deref for Loaded {
     }
 }
 
+/// Parts of blocks that one read brings.
 type Group = Vec<BlockRun>;
+/// A read under way.
+type Reading = Task<Result<Vec<BlockBytes>, StorageError>>;
 
 /// Reads the blocks of one answer in order, several reads ahead.
 pub struct ReadAhead {
     core: crate::storage::segment::BlockReader<crate::storage::disk::GlommioDisk>,
     plan: VecDeque<Group>,
-    under_way: VecDeque<(Group, Task<Result<Vec<BlockBytes>, StorageError>>)>,
+    under_way: VecDeque<(Group, Reading)>,
     ready: VecDeque<Loaded>,
     depth: usize,
     _charge: Option<Charge>,

@@ -304,14 +304,14 @@ async fn start(
         .await
         .map_err(StorageError::io("probe", &process.segments_dir))?;
     let blocks = BlockReader::new(
-        segment_disk.clone(),
+        segment_disk,
         process.segments_dir.clone(),
         process.segment_seed,
         SEGMENT_FILES_OPEN_MAX,
     );
     let core = build(process, id, tables, &journal, blobs, blocks);
     let writer = SegmentWriter::new(
-        segment_disk.clone(),
+        segment_disk,
         process.segments_dir.clone(),
         WriterOptions {
             epoch,
