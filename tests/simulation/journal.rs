@@ -5,10 +5,6 @@
 //! - everything acknowledged is there, once, in order;
 //! - what is there is a prefix of what was staged;
 //! - what an earlier recovery handed out is still there.
-//!
-//! `THALWEG_HISTORIES` sets how many histories run, `THALWEG_SEED` the first
-//! seed. A failure names its seed; `THALWEG_SEED=<it> THALWEG_HISTORIES=1`
-//! runs that history alone.
 
 use std::cell::{Cell, RefCell};
 use std::path::Path;
@@ -25,17 +21,13 @@ use thalweg::storage::journal::{
     SyncMethod, read_journal,
 };
 
+use super::setting;
+
 const DIR: &str = "/journal";
 const DISK_BYTES: u64 = 8 << 20;
 
 /// Histories per run, unless `THALWEG_HISTORIES` says otherwise.
 const HISTORIES: u64 = 2_000;
-
-fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name)
-        .ok()
-        .map_or(default, |text| text.parse().expect("a number"))
-}
 
 #[test]
 fn nothing_acknowledged_is_lost_and_nothing_shown_vanishes() {
