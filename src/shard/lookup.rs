@@ -124,7 +124,10 @@ impl Lookup<'_> {
             }
             _ => return None,
         };
-        if let Some(bytes) = self.cache.borrow_mut().get(incarnation, start) {
+        // A block that was written again with what follows it begins where the old one began and is
+        // longer, and of one that was partly in memory only the rest was brought in.
+        let cached = self.cache.borrow_mut().get(incarnation, start);
+        if let Some(bytes) = cached.filter(|bytes| offset - start < bytes.len() as u64) {
             return Some((start, Window::Cached(bytes)));
         }
         let run = self
