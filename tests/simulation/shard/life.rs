@@ -10,13 +10,15 @@ use futures_lite::future::{block_on, or};
 
 use thalweg::base::limits::Limits;
 use thalweg::base::rng::Rng;
-use thalweg::base::time::ManualClock;
+use thalweg::base::time::{Clock, ManualClock};
 use thalweg::protocol::fork::ForkOrigin;
 use thalweg::protocol::incarnation::{Allocator, Incarnation};
+use thalweg::shard::checkpoint::Restore;
 use thalweg::shard::keeper::{Keeper, KeeperOptions, KeeperStats};
 use thalweg::shard::live::Watch;
 use thalweg::shard::owner::{Peers, Shard};
-use thalweg::shard::recovery::{Recovery, recover};
+use thalweg::shard::record::Record;
+use thalweg::shard::recovery::{self, Recovery, recover};
 use thalweg::shard::request::{Reply, Request};
 use thalweg::shard::tables::Tables;
 use thalweg::storage::StorageError;
@@ -88,6 +90,9 @@ totals!(
     segment_written_bytes,
     quiet_moments,
     recovered_blocks,
+    read_only,
+    bootstraps,
+    old_parts,
 );
 
 pub struct History {
@@ -114,6 +119,10 @@ pub struct Settings {
     pub segment_bytes: u64,
     reserve_bytes: u64,
     open_files: usize,
+    /// Names in use.
+    pub names: u64,
+    /// Most operations of a life.
+    pub operations: u64,
 }
 
 /// The journal, with an ear on what is staged.
@@ -126,12 +135,32 @@ pub struct Recorder {
     pub fresh: RefCell<Vec<Vec<u8>>>,
     /// How many records were staged in this life.
     pub count: Cell<u64>,
+    /// A client deletes a stream at this very moment.
+    pub deleting: Cell<bool>,
+    clock: ManualClock,
+}
+
+impl Recorder {
+    /// A life ends when a client says so, when it is over, with its bucket, or with the last fork.
+    fn check_end(&self, record: &[u8]) {
+        let Ok(Record::Delete { incarnation, .. }) = Record::decode(record) else {
+            return;
+        };
+        let staged = self.staged.borrow();
+        let stream = staged.streams.get(&incarnation.0).expect("it is there");
+        let may_end = self.deleting.get()
+            || stream.soft_deleted
+            || stream.may_be_over(self.clock.now_ms())
+            || staged.is_fenced(&stream.key);
+        assert!(may_end, "{} ends", stream.key);
+    }
 }
 
 impl Stage for Recorder {
     fn stage(&self, parts: &[&[u8]]) -> Result<BatchNumber, StageError> {
         let batch = self.journal.stage(parts)?;
         let record = parts.concat();
+        self.check_end(&record);
         self.staged.borrow_mut().apply(&record);
         self.fresh.borrow_mut().push(record.clone());
         self.pending.borrow_mut().push_back((batch, record));
@@ -226,6 +255,8 @@ impl History {
             segment_bytes: (32 << 10) << rng.below(4),
             reserve_bytes: [0, 64 << 10][rng.below(2) as usize],
             open_files: 1 + rng.below(4) as usize,
+            names: 2 + rng.below(7),
+            operations: [30, 120, 120, 400][rng.below(4) as usize],
         };
         Self {
             rng,
@@ -276,10 +307,14 @@ impl History {
 
     fn random_plan(&mut self) -> FaultPlan {
         let mut plan = FaultPlan {
-            delay_turns_max: self.rng.below(6),
+            delay_turns_max: if self.rng.below(6) == 0 {
+                30
+            } else {
+                self.rng.below(6)
+            },
             ..FaultPlan::default()
         };
-        match self.rng.below(10) {
+        match self.rng.below(11) {
             0 | 1 => {}
             2 => {
                 let fault = [
@@ -312,6 +347,10 @@ impl History {
                 let nth = 1 + self.rng.below(8);
                 plan.faults.push((kind, nth, Fault::Error(error)));
             }
+            6 => {
+                let nth = 1 + self.rng.below(20);
+                plan.faults.push((Operation::Read, nth, Fault::Short));
+            }
             _ => plan.halt_after = Some(self.rng.below(400)),
         }
         plan
@@ -340,9 +379,16 @@ impl History {
                     let nth = 1 + self.rng.below(4);
                     plan.faults.push((kind, nth, Fault::Error(libc::EIO)));
                 }
+                5 => {
+                    let nth = 1 + self.rng.below(6);
+                    plan.faults.push((Operation::Read, nth, Fault::Short));
+                }
                 _ => {}
             }
             self.disk.plan(plan);
+            if self.rng.below(4) == 0 {
+                self.read_only(disturb);
+            }
             let opened = block_on(or(async { Some(self.start().await) }, async {
                 self.disk.halted().await;
                 None
@@ -353,7 +399,7 @@ impl History {
                     return self.check(started);
                 }
                 Some(Err(error)) => {
-                    assert_eq!(disturb, 4, "refused: {error}");
+                    assert!(disturb == 4 || disturb == 5, "refused: {error}");
                     self.totals.failed_recoveries += 1;
                 }
                 None => self.totals.halted_recoveries += 1,
@@ -364,13 +410,64 @@ impl History {
         unreachable!("the fifth attempt is left in peace")
     }
 
-    /// Starts a shard as a core does.
-    async fn start(&self) -> Result<Started, StorageError> {
-        let identity = Identity {
+    /// A read-only pass finds what the model allows and changes nothing.
+    fn read_only(&mut self, disturb: u64) {
+        let identity = self.identity();
+        let graveyard = SegmentGraveyard::default();
+        let mut known: HashMap<SegmentId, Arc<Segment>> = HashMap::new();
+        let mut find = |id| segment::intern(&mut known, id, &graveyard);
+        let allocator = Allocator::new([3; 16], 0);
+        let tables = Tables::new(allocator, Graveyard::default());
+        let mut restore = Restore::new(tables, &mut find);
+        let read = block_on(or(
+            async {
+                let dir = Path::new(JOURNAL_DIR);
+                Some(recovery::read(&self.disk, dir, &identity, &mut restore).await)
+            },
+            async {
+                self.disk.halted().await;
+                None
+            },
+        ));
+        match read {
+            None => return,
+            Some(Err(error)) => {
+                assert!(disturb == 4 || disturb == 5, "refused to a reader: {error}");
+                return;
+            }
+            Some(Ok(_)) => {}
+        }
+        // How many records that was is not said: one of the states that may be.
+        let tables = restore.finish();
+        let mut model = self.visible.clone();
+        let streams = |tables: &Tables| tables.all_streams().count();
+        let mut found = model.matches(&tables);
+        for record in &self.pending {
+            if found {
+                break;
+            }
+            model.apply(record);
+            found = model.matches(&tables);
+        }
+        assert!(
+            found,
+            "a reader finds {} streams, and not as they were",
+            streams(&tables)
+        );
+        self.totals.read_only += 1;
+    }
+
+    fn identity(&self) -> Identity {
+        Identity {
             dir: PathBuf::from(DIR),
             journal_id: self.options.journal_id,
             shard: 7,
-        };
+        }
+    }
+
+    /// Starts a shard as a core does.
+    async fn start(&self) -> Result<Started, StorageError> {
+        let identity = self.identity();
         let segments_dir = PathBuf::from(SEGMENTS_DIR);
         let allocator = Allocator::new([3; 16], self.options.epoch);
         let tables = Tables::new(allocator, Graveyard::default());
@@ -442,6 +539,8 @@ impl History {
             pending: RefCell::default(),
             fresh: RefCell::default(),
             count: Cell::new(0),
+            deleting: Cell::new(false),
+            clock: self.clock.clone(),
         });
         let releases = Rc::new(Releases::default());
         let settings = self.settings.clone();
@@ -581,7 +680,12 @@ impl History {
         self.totals.add(&totals);
         self.kept += life.durable.get();
         self.visible = life.visible.borrow().clone();
-        let pending = life.recorder.pending.borrow_mut().drain(..).collect::<Vec<_>>();
+        let pending = life
+            .recorder
+            .pending
+            .borrow_mut()
+            .drain(..)
+            .collect::<Vec<_>>();
         self.pending = pending.into_iter().map(|(_, record)| record).collect();
     }
 }

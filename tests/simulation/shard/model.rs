@@ -261,6 +261,21 @@ impl Model {
         }
     }
 
+    /// Whether tables hold about what the model does: which streams, and how far they go.
+    pub fn matches(&self, tables: &Tables) -> bool {
+        let mut found = 0;
+        let same = tables.all_streams().all(|stream| {
+            found += 1;
+            let state = &stream.staged;
+            self.streams.get(&state.incarnation.0).is_some_and(|model| {
+                model.tail() == state.tail
+                    && model.retained == state.retained
+                    && model.closed == state.closed
+            })
+        });
+        same && found == self.streams.len()
+    }
+
     /// Compares the tables that a recovery put together.
     pub fn check_tables(&self, tables: &Tables) {
         let mut found = 0;
@@ -268,9 +283,8 @@ impl Model {
             found += 1;
             let token = stream.staged.incarnation.0;
             let model = self.streams.get(&token);
-            let model = model.unwrap_or_else(|| {
-                panic!("{token} ({:?}) should not be there", stream.staged.key)
-            });
+            let model = model
+                .unwrap_or_else(|| panic!("{token} ({:?}) should not be there", stream.staged.key));
             model.check(stream);
         }
         for (token, stream) in &self.streams {

@@ -12,6 +12,7 @@ use futures_lite::future::{or, yield_now};
 use thalweg::base::rng::Rng;
 use thalweg::base::time::Clock;
 use thalweg::protocol::append::AppendRequest;
+use thalweg::protocol::bootstrap::BootstrapRequest;
 use thalweg::protocol::content_type::ContentType;
 use thalweg::protocol::create::CreateRequest;
 use thalweg::protocol::error::Refusal;
@@ -98,7 +99,10 @@ impl Life {
                 Ok(Reply::Cold(cold)) => *cold,
                 outcome => {
                     let after = staged.after;
-                    assert!(after <= self.journal_staged(), "rests on what is not staged");
+                    assert!(
+                        after <= self.journal_staged(),
+                        "rests on what is not staged"
+                    );
                     return Some(Staged { outcome, after });
                 }
             };
@@ -188,14 +192,10 @@ impl Life {
             Refusal::StreamNotFound => {
                 let over = staged.is_none_or(|stream| stream.may_be_over(self.now_ms()));
                 assert!(over, "{name} is not found");
-                if staged.is_some() {
-                    self.totals.borrow_mut().expiries += 1;
-                }
             }
             Refusal::SoftDeleted | Refusal::SourceDeleted => {
-                let gone = staged.is_some_and(|stream| {
-                    stream.soft_deleted || stream.may_be_over(self.now_ms())
-                });
+                let gone = staged
+                    .is_some_and(|stream| stream.soft_deleted || stream.may_be_over(self.now_ms()));
                 assert!(gone, "{name} is not deleted");
             }
             other => self.pressure(other),
@@ -205,7 +205,9 @@ impl Life {
     /// The stream of this name on staged state, as it was before a request.
     fn staged(&self, name: &str) -> Option<(u64, Stream)> {
         let staged = self.recorder.staged.borrow();
-        staged.find(name).map(|(token, stream)| (token, stream.clone()))
+        staged
+            .find(name)
+            .map(|(token, stream)| (token, stream.clone()))
     }
 
     /// The last record that the running request has staged.
@@ -220,6 +222,7 @@ impl Life {
         for record in self.recorder.fresh.borrow().iter() {
             let record = Record::decode(record).expect("a record");
             assert!(matches!(record, Record::Delete { .. }), "{record:?}");
+            self.totals.borrow_mut().expiries += 1;
         }
     }
 
@@ -246,10 +249,10 @@ async fn turns(count: u64) {
 /// Some operations, one after the other; the keeper and the journal work beside them.
 pub async fn script(rng: &mut Rng, life: &Life) {
     let mut promises: VecDeque<Promise> = VecDeque::new();
-    for _ in 0..rng.below(120) {
+    for _ in 0..rng.below(life.settings.operations) {
         life.release();
-        let name = NAMES[rng.below(NAMES.len() as u64) as usize];
-        match rng.below(60) {
+        let name = NAMES[rng.below(life.settings.names) as usize];
+        match rng.below(62) {
             0..5 => create(rng, life, name).await,
             5..25 => {
                 for _ in 0..1 + rng.below(4) {
@@ -282,9 +285,16 @@ pub async fn script(rng: &mut Rng, life: &Life) {
             56 => purge(rng, life).await,
             57 => {
                 life.clock.advance(Duration::from_millis(rng.below(5_000)));
+                if rng.below(40) == 0 {
+                    life.clock.advance(Duration::from_secs(24 * 3600));
+                    sweep_parts(life);
+                }
+                life.recorder.fresh.borrow_mut().clear();
                 while life.shard.sweep_expired() {}
+                life.assert_unchanged();
             }
             58 => snapshot(rng, life, name).await,
+            59 => bootstrap(life, name).await,
             _ => keep_promises(life, &mut promises).await,
         }
         if promises.len() > 6 {
@@ -489,7 +499,10 @@ async fn delete(rng: &mut Rng, life: &Life, name: &str) {
         return;
     }
     let before = life.staged(name);
-    let Some(reply) = life.ask(Request::Delete(target(name))).await else {
+    life.recorder.deleting.set(true);
+    let reply = life.ask(Request::Delete(target(name))).await;
+    life.recorder.deleting.set(false);
+    let Some(reply) = reply else {
         return;
     };
     match reply.outcome {
@@ -677,13 +690,21 @@ fn judge_publish(
         Err(Refusal::SnapshotConflict { .. }) => {
             let stream = stream.expect("it is there");
             let latest = stream.snapshot.as_ref();
-            assert!(
-                latest.is_some_and(|latest| offset <= latest.offset) || offset > stream.tail()
-            );
+            assert!(latest.is_some_and(|latest| offset <= latest.offset) || offset > stream.tail());
             life.assert_unchanged();
         }
         Err(Refusal::NotJsonBoundary { .. }) => {
-            assert!(!stream.expect("it is there").is_boundary(offset));
+            let stream = stream.expect("it is there");
+            let around = &stream.data[offset.saturating_sub(5) as usize..];
+            let around = &around[..around.len().min(10)];
+            let tail = stream.tail();
+            assert!(
+                !stream.is_boundary(offset),
+                "{offset} of {}..{tail}, {around:?}, source {:?}, {:?}",
+                stream.retained,
+                stream.source,
+                life.shard.memory(),
+            );
             life.assert_unchanged();
         }
         Err(Refusal::OffsetGone { .. }) => {
@@ -738,7 +759,7 @@ async fn retain(rng: &mut Rng, life: &Life, name: &str) {
 
 /// Forks one of the names from another.
 async fn fork(rng: &mut Rng, life: &Life, name: &str) {
-    let source = NAMES[rng.below(NAMES.len() as u64) as usize];
+    let source = NAMES[rng.below(life.settings.names) as usize];
     let Some((source_token, stream)) = life.staged(source) else {
         return;
     };
@@ -837,7 +858,10 @@ async fn part(rng: &mut Rng, life: &Life, name: &str) {
     let bytes = body(rng, len, false);
     let blob = Blob::Memory(Bytes::from(bytes.clone()));
     // An id that is taken is refused above.
-    if before.as_ref().is_some_and(|(_, stream)| stream.parts.contains_key(id)) {
+    if before
+        .as_ref()
+        .is_some_and(|(_, stream)| stream.parts.contains_key(id))
+    {
         return;
     }
     let request = Request::StagePart(target(name), id.into(), blob);
@@ -878,7 +902,10 @@ async fn commit(rng: &mut Rng, life: &Life, name: &str) {
         .iter()
         .flat_map(|id| stream.parts.get(id.as_ref()).expect("a part").to_vec())
         .collect();
-    let low = stream.snapshot.as_ref().map_or(stream.retained, |snapshot| snapshot.offset);
+    let low = stream
+        .snapshot
+        .as_ref()
+        .map_or(stream.retained, |snapshot| snapshot.offset);
     let offset = some_boundary(rng, &stream, low);
     let kind = content_type("text/plain");
     let request = CommitRequest {
@@ -1043,6 +1070,56 @@ async fn snapshot(rng: &mut Rng, life: &Life, name: &str) {
     }
 }
 
+/// Drops parts that nobody used within a day, and no others.
+fn sweep_parts(life: &Life) {
+    life.recorder.fresh.borrow_mut().clear();
+    let mut from = Some(0);
+    while let Some(at) = from {
+        from = life.shard.sweep_parts(at);
+    }
+    let fresh = life.recorder.fresh.borrow();
+    for record in fresh.iter() {
+        let record = Record::decode(record).expect("a record");
+        assert!(matches!(record, Record::DiscardParts { .. }), "{record:?}");
+        life.totals.borrow_mut().old_parts += 1;
+    }
+}
+
+/// The latest snapshot and what follows it.
+async fn bootstrap(life: &Life, name: &str) {
+    let request = BootstrapRequest {
+        key: key(name),
+        precondition: None,
+    };
+    let Some(reply) = life.ask(Request::Bootstrap(request)).await else {
+        return;
+    };
+    let visible = life.visible.borrow().clone();
+    let found = visible.find(name);
+    match reply.outcome {
+        Ok(Reply::Bootstrap(reply)) => {
+            let (token, stream) = found.expect("it is there");
+            assert_eq!(reply.incarnation.0, token);
+            let latest = stream.snapshot.as_ref();
+            let start = latest.map_or(stream.retained, |latest| latest.offset);
+            let window = reply.window;
+            assert_eq!((window.start, window.tail), (start, stream.tail()));
+            let expected = &stream.data[start as usize..window.end as usize];
+            if let Some(bytes) = life.resolve(reply.runs).await {
+                assert!(bytes == expected, "a bootstrap has other bytes");
+            }
+            assert_eq!(reply.snapshot.is_some(), latest.is_some());
+            if let (Some(found), Some(latest)) = (reply.snapshot, latest) {
+                let body = bytes_of(life, reply.incarnation, &found.body, reply.segments).await;
+                assert!(body.is_none_or(|body| body == *latest.body));
+            }
+            life.totals.borrow_mut().bootstraps += 1;
+        }
+        Ok(other) => panic!("{other:?}"),
+        Err(refusal) => life.missing(name, found.map(|(_, stream)| stream), &refusal),
+    }
+}
+
 /// Reads everything that is visible.
 pub async fn verify(life: &Life) {
     let names: Vec<(String, u64, u64, bool)> = {
@@ -1051,7 +1128,12 @@ pub async fn verify(life: &Life) {
         streams
             .map(|stream| {
                 let has_snapshot = stream.snapshot.is_some();
-                (stream.key.clone(), stream.retained, stream.tail(), has_snapshot)
+                (
+                    stream.key.clone(),
+                    stream.retained,
+                    stream.tail(),
+                    has_snapshot,
+                )
             })
             .collect()
     };
@@ -1087,8 +1169,8 @@ async fn quiet(life: &Life) {
         life.disk.advance(Duration::from_secs(1));
         turns(300).await;
         let now = life.keeper.get();
-        let idle = now.compacted_bytes == last.compacted_bytes
-            && now.punched_bytes == last.punched_bytes;
+        let idle =
+            now.compacted_bytes == last.compacted_bytes && now.punched_bytes == last.punched_bytes;
         last = now;
         if idle && round > 5 {
             break;
@@ -1099,7 +1181,11 @@ async fn quiet(life: &Life) {
     // What is too little to be worth a hole or a move, of each.
     let slack = held.segments * (40 << 10) + life.settings.segment_bytes;
     let bound = held.segment_live_bytes * 13 / 10 + slack;
-    assert!(held.segment_taken_bytes <= bound, "{held:?}, {:?}", life.settings);
+    assert!(
+        held.segment_taken_bytes <= bound,
+        "{held:?}, {:?}",
+        life.settings
+    );
 }
 
 /// An orderly end.
