@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::append;
-use super::read::decimal;
+use super::checks::decimal;
 use super::snapshot::{SNAPSHOT_TYPE, snapshot_body};
 use super::{Role, World, push_decimal, shares};
 use crate::args::RunArgs;
@@ -236,6 +236,15 @@ impl Bootstrap {
             Form::Json => verifier.stored_bytes(),
             Form::Bytes => part_bytes,
         };
+        let alone = world.form == Form::Json && verifier.messages() == 1;
+        if world
+            .target
+            .response_bytes_max()
+            .is_some_and(|cap| returned > cap)
+            && !alone
+        {
+            tally.fault(Fault::Oversize);
+        }
         let end = snapshot.and_then(|at| at.checked_add(returned));
         if end.is_none() || decimal(&answer.next_offset) != end {
             tally.fault(Fault::WrongOffset);

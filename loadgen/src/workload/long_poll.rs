@@ -1,10 +1,11 @@
 //! Long-polling readers: each asks for what comes next, and again as soon as it has it.
 //!
 //! Measured like SSE: from the intended send time of a message until the reader has it, which includes the time the reader was
-//! between two polls.
+//! between two polls. Sizes, offsets and claims to be up to date are checked as those of catch-up reads are.
 
 use std::sync::Arc;
 
+use super::checks::{self, Extent};
 use super::tail::deliver;
 use super::{Role, World};
 use crate::client::{Client, Clock, Evidence, Times, Turn};
@@ -27,6 +28,9 @@ pub struct Poller {
     offset: Vec<u8>,
     cursor: Vec<u8>,
     answer: Answer,
+    acknowledged_before: u64,
+    /// It claimed to be up to date too soon, or messages were lost: the next answer tells which.
+    doubted: bool,
     rest: bool,
 }
 
@@ -36,6 +40,8 @@ struct Answer {
     up_to_date: bool,
     next_offset: Vec<u8>,
     body_bytes: u64,
+    messages_before: u64,
+    stored_before: u64,
 }
 
 /// `count` readers, spread evenly over the streams.
@@ -59,8 +65,39 @@ impl Poller {
             offset: b"-1".to_vec(),
             cursor: Vec::new(),
             answer: Answer::default(),
+            acknowledged_before: 0,
+            doubted: false,
             rest: false,
         }
+    }
+
+    /// Checks one complete answer; false if there is no going on from it.
+    fn check(&mut self, tally: &mut Tally) -> bool {
+        let answer = &self.answer;
+        let messages = self.verifier.messages();
+        if self.doubted && messages > answer.messages_before {
+            tally.fault(Fault::FalseUpToDate);
+            self.doubted = false;
+        }
+        let short = messages < self.acknowledged_before && !self.verifier.has_missing();
+        self.doubted |= answer.up_to_date && short;
+        if answer.status == 204 {
+            if !answer.up_to_date {
+                tally.fault(Fault::MissingUpToDate);
+            }
+            if answer.next_offset.is_empty() {
+                tally.fault(Fault::WrongOffset);
+            }
+            return !answer.next_offset.is_empty();
+        }
+        let extent = Extent {
+            start: &self.offset,
+            next: &answer.next_offset,
+            body_bytes: answer.body_bytes,
+            messages_before: answer.messages_before,
+            stored_before: answer.stored_before,
+        };
+        checks::extent(&self.world, &self.verifier, extent, tally)
     }
 }
 
@@ -69,6 +106,7 @@ impl Client for Poller {
         if std::mem::take(&mut self.rest) {
             return Turn::Wait(RETRY_NS);
         }
+        self.acknowledged_before = self.world.ledger.acknowledged(self.stream);
         out.extend_from_slice(&self.request);
         out.extend_from_slice(&self.offset);
         if !self.cursor.is_empty() {
@@ -84,6 +122,8 @@ impl Client for Poller {
         answer.status = head.status;
         answer.up_to_date = head.is_true("stream-up-to-date");
         answer.body_bytes = 0;
+        answer.messages_before = self.verifier.messages();
+        answer.stored_before = self.verifier.stored_bytes();
         answer.next_offset.clear();
         answer
             .next_offset
@@ -105,22 +145,13 @@ impl Client for Poller {
 
     fn done(&mut self, _times: Times, tally: &mut Tally) {
         self.verifier.end_repeats();
-        let answer = &mut self.answer;
-        match answer.status {
-            200 | 204 if answer.next_offset.is_empty() => {
-                tally.fault(Fault::WrongOffset);
-                self.rest = true;
-            }
-            200 | 204 => {
-                if answer.status == 204 && !answer.up_to_date {
-                    tally.fault(Fault::MissingUpToDate);
-                }
-                // An empty answer again and again would otherwise spin.
-                self.rest = answer.status == 200 && answer.body_bytes == 0;
-                std::mem::swap(&mut self.offset, &mut answer.next_offset);
-            }
-            _ => self.rest = true,
+        if !matches!(self.answer.status, 200 | 204) || !self.check(tally) {
+            self.rest = true;
+            return;
         }
+        // An empty answer again and again would otherwise spin.
+        self.rest = self.answer.status == 200 && self.answer.body_bytes == 0;
+        std::mem::swap(&mut self.offset, &mut self.answer.next_offset);
     }
 
     fn failed(&mut self) {

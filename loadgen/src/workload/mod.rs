@@ -5,6 +5,7 @@
 
 pub mod append;
 pub mod bootstrap;
+mod checks;
 pub mod create;
 mod lane;
 pub mod long_poll;

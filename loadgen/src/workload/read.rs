@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use super::checks::{self, Extent};
 use super::{Role, World};
 use crate::client::{Client, Clock, Evidence, Times, Turn};
 use crate::error::ErrorKind;
@@ -13,8 +14,6 @@ use crate::histogram::{Op, Tally};
 use crate::http::Head;
 use crate::verify::{Fault, Seen, StreamVerifier};
 
-/// An offset token longer than this is not followed.
-const OFFSET_BYTES_MAX: usize = 1024;
 /// Passes with gaps that a reader which goes round keeps for the end.
 const SEEN_KEPT_MAX: usize = 256;
 /// A stream that has nothing to read yet is tried again after this long.
@@ -124,38 +123,17 @@ impl CatchUp {
     /// Checks one complete answer; false if the pass cannot go on from it.
     fn check(&mut self, tally: &mut Tally) -> bool {
         let answer = &self.answer;
-        let target = &self.world.target;
         let messages = self.verifier.messages() - answer.messages_before;
-        let whole_messages = target.cuts_between_messages(self.world.form);
-        // Stored bytes of an array of messages are known only to those who look at them.
-        let stored = match (whole_messages, self.world.check_content) {
-            (true, true) => Some(self.verifier.stored_bytes() - answer.stored_before),
-            (true, false) => None,
-            (false, _) => Some(answer.body_bytes),
-        };
         tally.verified(messages);
-        if let (Some(cap), Some(stored)) = (target.response_bytes_max(), stored)
-            && stored > cap
-            && !(whole_messages && messages == 1)
-        {
-            tally.fault(Fault::Oversize);
-        }
-        if whole_messages && self.verifier.inside_message() {
-            tally.fault(Fault::Corrupt);
-        }
-        if answer.next_offset.is_empty() || answer.next_offset.len() > OFFSET_BYTES_MAX {
-            tally.fault(Fault::WrongOffset);
+        let extent = Extent {
+            start: &self.offset,
+            next: &answer.next_offset,
+            body_bytes: answer.body_bytes,
+            messages_before: answer.messages_before,
+            stored_before: answer.stored_before,
+        };
+        if !checks::extent(&self.world, &self.verifier, extent, tally) {
             return false;
-        }
-        if let Some(stored) = stored.filter(|_| target.offsets_count_bytes()) {
-            let start = if self.offset == b"-1" {
-                Some(0)
-            } else {
-                decimal(&self.offset)
-            };
-            if decimal(&answer.next_offset) != start.and_then(|start| start.checked_add(stored)) {
-                tally.fault(Fault::WrongOffset);
-            }
         }
         if self.doubted && messages > 0 {
             tally.fault(Fault::FalseUpToDate);
@@ -250,9 +228,4 @@ impl Client for CatchUp {
     fn evidence(&mut self, evidence: &mut Evidence) {
         evidence.seen.append(&mut self.seen);
     }
-}
-
-/// A decimal number of at most 20 digits, zero-padded or not.
-pub(super) fn decimal(text: &[u8]) -> Option<u64> {
-    std::str::from_utf8(text).ok()?.parse().ok()
 }

@@ -3,7 +3,8 @@
 //! Subscribers are connected, and have their response heads, before the first append is due. The latency of a delivery is from
 //! the moment the message was *meant* to be sent (it says so itself) until the subscriber has read it, so neither a slow server
 //! nor a slow subscriber can hide behind the other. After the end of the window subscribers go on until each has everything that
-//! was acknowledged; what is missing when the drain ends is counted as undelivered.
+//! was acknowledged; what is missing when the drain ends is counted as undelivered. A control event must say where the bytes before
+//! it end. Whether its claim to be up to date is true cannot be told from outside while others write, and is not judged.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -12,11 +13,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 
+use super::checks::{self, decimal};
 use super::{Role, World};
 use crate::client::{Client, Clock, Evidence, Times, Turn};
 use crate::error::ErrorKind;
 use crate::histogram::{Op, Tally};
 use crate::http::Head;
+use crate::record::Form;
 use crate::sse::{Event, EventParser};
 use crate::verify::{Fault, StreamVerifier};
 
@@ -41,6 +44,10 @@ struct Follower {
     stream: u32,
     verifier: StreamVerifier,
     offset: Vec<u8>,
+    /// The offset this answer was asked for, the stored bytes seen before it, and the bytes decoded from it.
+    start: Vec<u8>,
+    stored_before: u64,
+    decoded_bytes: u64,
     base64: bool,
     text: Vec<u8>,
     decoded: Vec<u8>,
@@ -79,6 +86,9 @@ impl Subscriber {
                 world,
                 stream,
                 offset: b"-1".to_vec(),
+                start: b"-1".to_vec(),
+                stored_before: 0,
+                decoded_bytes: 0,
                 base64: false,
                 text: Vec::new(),
                 decoded: Vec::new(),
@@ -97,6 +107,7 @@ impl Client for Subscriber {
         out.extend_from_slice(&self.follower.offset);
         out.extend_from_slice(&self.request_tail);
         self.events.reset();
+        self.follower.begin();
         Turn::Send
     }
 
@@ -196,6 +207,7 @@ impl Follower {
                         self.offset.clear();
                         self.offset
                             .extend_from_slice(control.stream_next_offset.as_bytes());
+                        self.check_offset(tally);
                     }
                     Err(_) => tally.fault(Fault::BadFormat),
                 }
@@ -211,8 +223,33 @@ impl Follower {
             self.text.extend_from_slice(line);
         }
         match STANDARD.decode_vec(&self.text, &mut self.decoded) {
-            Ok(()) => deliver(&mut self.verifier, &self.decoded, now, tally),
+            Ok(()) => {
+                self.decoded_bytes += self.decoded.len() as u64;
+                deliver(&mut self.verifier, &self.decoded, now, tally);
+            }
             Err(_) => tally.fault(Fault::BadFormat),
+        }
+    }
+
+    /// A request is on its way.
+    fn begin(&mut self) {
+        self.start.clone_from(&self.offset);
+        self.stored_before = self.verifier.stored_bytes();
+        self.decoded_bytes = 0;
+    }
+
+    /// A control event says where the bytes end that came with this answer.
+    fn check_offset(&self, tally: &mut Tally) {
+        let stored = match (self.world.form, self.base64) {
+            (Form::Json, _) => self.verifier.stored_bytes() - self.stored_before,
+            (Form::Bytes, true) => self.decoded_bytes,
+            // As text, line ends are not what was stored.
+            (Form::Bytes, false) => return,
+        };
+        if self.world.target.offsets_count_bytes()
+            && decimal(&self.offset) != checks::end(&self.start, stored)
+        {
+            tally.fault(Fault::WrongOffset);
         }
     }
 

@@ -5,10 +5,19 @@ use loadgen::report::Report;
 use crate::run_line;
 use crate::server::{Wrong, start};
 
+/// A reader whose message was dropped waits for it until the drain ends; an honest server's needs it only on a machine that crawls.
+const DRAIN: &str = "2s";
+const DRAIN_HONEST: &str = "30s";
+
 fn run(wrong: Wrong, line: &str) -> Report {
     let url = format!("http://{}", start(wrong));
+    let drain = if wrong == Wrong::Nothing {
+        DRAIN_HONEST
+    } else {
+        DRAIN
+    };
     run_line(&format!(
-        "{line} --url {url} --warmup 50ms --drain 1s --seed 7"
+        "{line} --url {url} --warmup 50ms --drain {drain} --timeout 30s --seed 7"
     ))
 }
 
@@ -17,6 +26,8 @@ const READ: &str = "read --streams 2 --connections 2 --messages 40000 --duration
 const TAIL: &str = "tail --streams 1 --connections 1 --subscribers 3 --rate 200 --duration 500ms";
 const LONG_POLL: &str =
     "long-poll --streams 1 --connections 1 --subscribers 3 --rate 200 --duration 500ms";
+const LARGE_POLL: &str = "long-poll --streams 1 --connections 1 --subscribers 1 --payload 9000000 --rate 4 --duration 1s";
+const LARGE_BOOTSTRAP: &str = "bootstrap --target thalweg-bucket --streams 1 --connections 1 --messages 80000 --duration 500ms";
 const MIXED: &str = "mixed --streams 2 --connections 2 --subscribers 2 --pollers 2 --readers 1 --rate 100 --duration 500ms";
 
 const BOOTSTRAP: &str =
@@ -88,25 +99,36 @@ fn altered_bytes_and_mixed_up_streams() {
 #[test]
 fn responses_above_the_cap() {
     must_find(Wrong::Oversize, READ, "fault_oversize");
+    must_find(Wrong::Oversize, LARGE_POLL, "fault_oversize");
+    must_find(Wrong::Oversize, LARGE_BOOTSTRAP, "fault_oversize");
 }
 
 #[test]
 fn false_claims_to_be_up_to_date() {
     must_find(Wrong::FalseUpToDate, READ, "fault_false_up_to_date");
     must_find(Wrong::NeverUpToDate, READ, "fault_missing_up_to_date");
+    must_find(Wrong::FalseUpToDate, LONG_POLL, "fault_false_up_to_date");
 }
 
 #[test]
 fn offsets_that_do_not_continue() {
     must_find(Wrong::SkewsOffset, READ, "fault_wrong_offset");
+    must_find(Wrong::SkewsOffset, LONG_POLL, "fault_wrong_offset");
+    must_find(Wrong::SseSkewsOffset, TAIL, "fault_wrong_offset");
 }
 
 #[test]
 fn live_readers_notice_too() {
     must_find(Wrong::SseDrops, TAIL, "fault_gap");
     must_find(Wrong::SseDuplicates, TAIL, "fault_duplicate");
+    must_find(Wrong::SseReorders, TAIL, "fault_reordered");
     must_find(Wrong::SseNoControl, TAIL, "fault_missing_control");
-    must_find(Wrong::Duplicates, LONG_POLL, "fault_duplicate");
+    for line in [TAIL, LONG_POLL, MIXED] {
+        must_find(Wrong::Drops, line, "fault_gap");
+        must_find(Wrong::Duplicates, line, "fault_duplicate");
+        must_find(Wrong::Reorders, line, "fault_reordered");
+        must_find(Wrong::Alters, line, "fault_corrupt");
+    }
 }
 
 #[test]

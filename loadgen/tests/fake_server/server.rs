@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ pub enum Wrong {
     MixesStreams,
     /// Responses are not capped.
     Oversize,
-    /// Shortened responses claim to be up to date.
+    /// Shortened responses claim to be up to date, and three long-polls of four are told so when there is data.
     FalseUpToDate,
     /// Responses never claim to be up to date.
     NeverUpToDate,
@@ -45,8 +45,12 @@ pub enum Wrong {
     SseDrops,
     /// SSE repeats every 20th event.
     SseDuplicates,
+    /// SSE sends every 20th event after the one that follows it.
+    SseReorders,
     /// SSE leaves out every 20th control event.
     SseNoControl,
+    /// Every 20th control event names the offset after the right one.
+    SseSkewsOffset,
     /// A snapshot comes back with one byte changed.
     AltersSnapshot,
     /// Bootstrap leaves out the first message after the snapshot.
@@ -101,13 +105,22 @@ pub struct State {
     pub streams: Mutex<HashMap<String, Stream>>,
     grown: Condvar,
     appends: AtomicU64,
+    polls: AtomicU64,
     subscribers: AtomicU64,
     first_append: Mutex<Option<Instant>>,
     paused: AtomicBool,
+    /// How long the pause was in fact.
+    pause: Arc<OnceLock<Duration>>,
 }
 
 /// Starts a server that runs until the test process ends.
 pub fn start(wrong: Wrong) -> SocketAddr {
+    start_and_watch(wrong).0
+}
+
+/// As [`start`]; also gives where the length of the pause will be told.
+pub fn start_and_watch(wrong: Wrong) -> (SocketAddr, Arc<OnceLock<Duration>>) {
+    let pause = Arc::new(OnceLock::new());
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("bound");
     let state = Arc::new(State {
@@ -115,9 +128,11 @@ pub fn start(wrong: Wrong) -> SocketAddr {
         streams: Mutex::default(),
         grown: Condvar::new(),
         appends: AtomicU64::new(0),
+        polls: AtomicU64::new(0),
         subscribers: AtomicU64::new(0),
         first_append: Mutex::default(),
         paused: AtomicBool::new(false),
+        pause: pause.clone(),
     });
     thread::spawn(move || {
         for socket in listener.incoming().flatten() {
@@ -126,7 +141,7 @@ pub fn start(wrong: Wrong) -> SocketAddr {
             thread::spawn(move || serve(&state, socket));
         }
     });
-    address
+    (address, pause)
 }
 
 fn serve(state: &State, socket: TcpStream) -> Option<()> {
@@ -190,7 +205,7 @@ fn serve(state: &State, socket: TcpStream) -> Option<()> {
 fn append(state: &State, path: &str, body: Vec<u8>, output: &mut TcpStream) -> Option<()> {
     let number = state.appends.fetch_add(1, Ordering::Relaxed);
     if let Wrong::PausesAppends { after_ms, for_ms } = state.wrong {
-        pause_once(state, after_ms, for_ms);
+        pause_once(state, after_ms, for_ms, true);
     }
     let twentieth = number % 20 == 19;
     let tenth = number % 10 == 9;
@@ -232,8 +247,9 @@ fn append(state: &State, path: &str, body: Vec<u8>, output: &mut TcpStream) -> O
     output.write_all(answer.as_bytes()).ok()
 }
 
-/// Everybody who wants the streams waits, as on a server that has stopped.
-fn pause_once(state: &State, after_ms: u64, for_ms: u64) {
+/// Once the time has come: sleeps, the first time, and keeps how long it was. With `streams` everybody who wants them waits
+/// meanwhile, as on a server that has stopped.
+fn pause_once(state: &State, after_ms: u64, for_ms: u64, streams: bool) {
     let first = *state
         .first_append
         .lock()
@@ -242,8 +258,10 @@ fn pause_once(state: &State, after_ms: u64, for_ms: u64) {
     if first.elapsed() >= Duration::from_millis(after_ms)
         && !state.paused.swap(true, Ordering::SeqCst)
     {
-        let _streams = state.streams.lock();
+        let _streams = streams.then(|| state.streams.lock());
+        let start = Instant::now();
         thread::sleep(Duration::from_millis(for_ms));
+        let _ = state.pause.set(start.elapsed());
     }
 }
 
@@ -275,7 +293,12 @@ fn read(state: &State, path: &str, query: &str, output: &mut TcpStream) -> Optio
                 .wait_timeout_while(streams, Duration::from_secs(5), empty)
                 .ok()?;
             drop(streams);
-            if waited.timed_out() {
+            let denied = state.wrong == Wrong::FalseUpToDate
+                && state.polls.fetch_add(1, Ordering::Relaxed) % 4 != 3;
+            if denied {
+                thread::sleep(Duration::from_millis(2));
+            }
+            if denied || waited.timed_out() {
                 let answer =
                     format!("HTTP/1.1 204 No Content\r\nStream-Next-Offset: {from:020}\r\n");
                 return output
@@ -337,6 +360,7 @@ fn subscribe(state: &State, path: &str, mut from: usize, output: &mut TcpStream)
                 Transfer-Encoding: chunked\r\n\r\n";
     output.write_all(head.as_bytes()).ok()?;
     let mut events = 0u64;
+    let mut withheld = String::new();
     loop {
         let fresh: Vec<Vec<u8>> = {
             let streams = state.streams.lock().ok()?;
@@ -358,29 +382,25 @@ fn subscribe(state: &State, path: &str, mut from: usize, output: &mut TcpStream)
                 .collect()
         };
         if let (Wrong::PausesSubscriber { after_ms, for_ms }, 0) = (state.wrong, number) {
-            let first = *state
-                .first_append
-                .lock()
-                .ok()?
-                .get_or_insert_with(Instant::now);
-            if first.elapsed() >= Duration::from_millis(after_ms)
-                && !state.paused.swap(true, Ordering::SeqCst)
-            {
-                thread::sleep(Duration::from_millis(for_ms));
-            }
+            pause_once(state, after_ms, for_ms, false);
         }
         for append in fresh {
             from += append.len();
             events += 1;
             let twentieth = events.is_multiple_of(20);
             let data = format!("event: data\ndata: {}\n\n", STANDARD.encode(&append));
+            let next = from + usize::from(state.wrong == Wrong::SseSkewsOffset && twentieth);
             let control =
-                format!("event: control\ndata: {{\"streamNextOffset\":\"{from:020}\"}}\n\n");
+                format!("event: control\ndata: {{\"streamNextOffset\":\"{next:020}\"}}\n\n");
             let text = match state.wrong {
+                Wrong::SseReorders if twentieth => {
+                    withheld = data + &control;
+                    continue;
+                }
                 Wrong::SseDrops if twentieth => control,
                 Wrong::SseDuplicates if twentieth => format!("{data}{control}{data}{control}"),
                 Wrong::SseNoControl if twentieth => data,
-                _ => format!("{data}{control}"),
+                _ => format!("{data}{control}{}", std::mem::take(&mut withheld)),
             };
             write!(output, "{:x}\r\n{text}\r\n", text.len()).ok()?;
         }

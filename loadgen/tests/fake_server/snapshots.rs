@@ -137,7 +137,11 @@ fn publish(stream: &mut Stream, request: &Request<'_>, offset: usize) -> Option<
 fn bootstrap(wrong: Wrong, stream: &Stream) -> Option<(String, Vec<u8>)> {
     let snapshot = stream.extras.snapshot.as_ref()?;
     let bytes = stream.bytes();
-    let end = bytes.len().min(snapshot.offset + BOOTSTRAP_BYTES);
+    let cap = match wrong {
+        Wrong::Oversize => usize::MAX - snapshot.offset,
+        _ => BOOTSTRAP_BYTES,
+    };
+    let end = bytes.len().min(snapshot.offset + cap);
     let skipped = if wrong == Wrong::BootstrapSkips {
         256
     } else {
