@@ -400,6 +400,12 @@ impl<'a> Run<'a> {
             threads: self.options.threads,
             cpus: args.cpus.clone(),
             churn: args.churn,
+            warmup_s: args.warmup.as_secs_f64(),
+            timeout_s: args.timeout.as_secs_f64(),
+            messages: args.messages,
+            snapshot_bytes: args.snapshot_bytes,
+            parts: args.parts,
+            content_checked: self.world.check_content,
             seed: self.world.seed,
         }
     }

@@ -25,9 +25,12 @@ th:first-child,td:first-child{text-align:left}
 .facts td{white-space:normal;text-align:left;overflow-wrap:anywhere}.facts td:first-child{color:var(--soft);width:11rem}
 .key{display:inline-block;width:1.6rem;height:.25rem;border-radius:.2rem;vertical-align:middle;margin-right:.4rem}
 .key.a{background:var(--a)}.key.b{background:var(--b)}
-@media(max-width:620px){body{padding:14px;font-size:15px}th,td{padding:.25rem .4rem}.facts td:first-child{width:6.5rem}}
+@media(max-width:620px){body{padding:14px;font-size:15px}th,td{padding:.25rem .3rem}th{white-space:normal;vertical-align:bottom}.facts td:first-child{width:6.5rem}}
 code{background:var(--card);padding:.1rem .3rem;border-radius:.2rem;overflow-wrap:anywhere}
 ";
+
+const VALID: &str = "The schedule was kept, at most 1 % of requests failed, and everything read was as it was written.";
+const INVALID: &str = "The figures must not be used; the reasons stand below.";
 
 /// The page of one run.
 pub fn page(report: &Report) -> String {
@@ -36,7 +39,7 @@ pub fn page(report: &Report) -> String {
     operations(&mut out, report);
     problems(&mut out, report);
     for operation in &report.operations {
-        plot_section(&mut out, &operation.name, &[operation]);
+        plot_section(&mut out, &operation.name, &[operation], "");
     }
     facts(&mut out, "How it was measured", report);
     close(out)
@@ -58,7 +61,7 @@ pub fn compare_page(a: &Report, b: &Report) -> String {
     let mut notes = doubts(a, b);
     if notes.is_empty() {
         notes.push(
-            "One run each: the ratios carry no confidence interval; `loadgen versus` gives one."
+            "One run each: the ratios carry no confidence interval; loadgen versus gives one."
                 .into(),
         );
     }
@@ -124,10 +127,10 @@ fn close(mut out: String) -> String {
 }
 
 fn heading(out: &mut String, report: &Report) {
-    let (class, word) = if report.valid {
-        ("good", "valid")
+    let (class, word, meaning) = if report.valid {
+        ("good", "valid", VALID)
     } else {
-        ("bad", "not valid")
+        ("bad", "not valid", INVALID)
     };
     let parameters = &report.parameters;
     let mode = match parameters.rate_per_s {
@@ -140,8 +143,8 @@ fn heading(out: &mut String, report: &Report) {
     push(
         out,
         format_args!(
-            "<p><span class=\"badge {class}\">{word}</span></p><p>Workload {}: messages of {} B on {} streams over {} connections{}, {mode}, \
-             measured for {:.0} s.</p>",
+            "<p><span class=\"badge {class}\">{word}</span> <span class=soft>{meaning}</span></p><p>Workload {}: messages of {} B on {} streams over {} connections{}, {mode}, \
+             measured for {:.0} s after {:.1} s of warm-up.</p>",
             escape(&parameters.workload),
             parameters.payload_bytes,
             number(f64::from(parameters.streams)).trim_end_matches(".0"),
@@ -151,13 +154,14 @@ fn heading(out: &mut String, report: &Report) {
             } else {
                 String::new()
             },
-            report.measured_s
+            report.measured_s,
+            parameters.warmup_s
         ),
     );
 }
 
 fn operations(out: &mut String, report: &Report) {
-    let ms = |us: f64| format!("{:.3}", us / 1e3);
+    let ms = |us: f64| precise(us / 1e3);
     let rows = report.operations.iter().map(|operation| {
         let latency = &operation.latency_us;
         [
@@ -217,14 +221,20 @@ fn legend(out: &mut String, a: &Report, b: &Report) {
 }
 
 fn overlaid(out: &mut String, a: &Report, b: &Report) {
+    let key = |class, name, report: &Report| {
+        let title = escape(&report.title());
+        format!("<span class=\"key {class}\"></span><b>{name}</b> {title} ")
+    };
+    let legend = format!("<p class=soft>{}{}</p>", key("a", "A", a), key("b", "B", b));
     for operation in &a.operations {
         if let Some(other) = b.operation(&operation.name) {
-            plot_section(out, &operation.name, &[operation, other]);
+            plot_section(out, &operation.name, &[operation, other], &legend);
         }
     }
 }
 
-fn plot_section(out: &mut String, name: &str, runs: &[&Operation]) {
+/// The plots of one operation; `legend`, which is HTML, stands by each.
+fn plot_section(out: &mut String, name: &str, runs: &[&Operation], legend: &str) {
     push(
         out,
         format_args!("<h2>{}</h2>", escape(&name.replace('_', " "))),
@@ -234,7 +244,7 @@ fn plot_section(out: &mut String, name: &str, runs: &[&Operation]) {
         push(
             out,
             format_args!(
-                "<h3>{title}</h3><div class=wide role=img aria-label=\"{title}\">{}</div>\
+                "<h3>{title}</h3>{legend}<div class=wide role=img aria-label=\"{title}\">{}</div>\
                  <div class=narrow role=img aria-label=\"{title}\">{}</div>",
                 plot.wide.trim(),
                 plot.narrow.trim()

@@ -15,6 +15,9 @@ use super::{IntervalPoint, Operation, Percentiles, Report};
 use crate::collect::Collected;
 use crate::histogram::{Measured, Op};
 
+/// A last interval shorter than this share of one says nothing.
+const LAST_INTERVAL_MIN: f64 = 0.1;
+
 /// Writes a value as JSON.
 pub fn write(path: &Path, value: &impl serde::Serialize) -> io::Result<()> {
     let mut out = BufWriter::new(File::create(path)?);
@@ -77,7 +80,9 @@ pub fn operation(
             started,
         ),
         // What completes in the drain belongs to no interval of the measurement.
-        intervals: points.take_while(|point| point.at_s < measured_s).collect(),
+        intervals: points
+            .take_while(|point| point.at_s + interval_s * LAST_INTERVAL_MIN < measured_s)
+            .collect(),
     }
 }
 

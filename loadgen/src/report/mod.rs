@@ -113,6 +113,24 @@ pub struct Parameters {
     pub cpus: Vec<usize>,
     /// Requests after which a connection is opened anew.
     pub churn: u64,
+    /// Before measurement, seconds.
+    #[serde(default)]
+    pub warmup_s: f64,
+    /// Time limit of a request, seconds.
+    #[serde(default)]
+    pub timeout_s: f64,
+    /// Messages each stream was filled with, where a workload fills.
+    #[serde(default)]
+    pub messages: u32,
+    /// Bytes of a snapshot, where there are snapshots.
+    #[serde(default)]
+    pub snapshot_bytes: u32,
+    /// Parts of a snapshot; 0: whole.
+    #[serde(default)]
+    pub parts: u32,
+    /// Whether message bytes were looked at.
+    #[serde(default)]
+    pub content_checked: bool,
     /// Seed of payloads and names.
     pub seed: u64,
 }

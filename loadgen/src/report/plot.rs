@@ -48,6 +48,7 @@ pub struct Plot {
     pub narrow: String,
 }
 
+/// Points in order; one whose value is not a number interrupts the line.
 type Series = Vec<(f64, f64)>;
 
 /// The plots of one operation, of one run or of two overlaid. A plot without data is left out.
@@ -78,14 +79,21 @@ pub fn plots(runs: &[&Operation]) -> Vec<Plot> {
             &over_time(|point| point.per_s),
         ),
         draw(
-            "Latency over time: 99th percentile, ms",
+            "Latency over time: 99th percentile of what was answered then, ms",
             seconds,
             linear,
-            &over_time(|point| point.p99_us / 1e3),
+            &over_time(|point| {
+                // Where nothing was answered there is no latency, and least of all one of 0.
+                if point.max_us > 0.0 {
+                    point.p99_us / 1e3
+                } else {
+                    f64::NAN
+                }
+            }),
         ),
         draw(
             "Latency by percentile, ms",
-            "percentile",
+            "share of requests that took no longer",
             [Scale::Nines, Scale::Log],
             &of_histograms(percentiles),
         ),
@@ -145,7 +153,7 @@ impl Scale {
     /// The ends of the axis, as places, for values between `least` and `greatest`.
     fn range(self, least: f64, greatest: f64) -> (f64, f64) {
         match self {
-            Scale::Linear => (0.0, greatest * 1.08),
+            Scale::Linear => (0.0, greatest),
             Scale::Log => (self.place(least) - 0.03, self.place(greatest) + 0.03),
             Scale::Nines => (0.0, NINES_MAX),
         }
@@ -268,7 +276,7 @@ fn tick(value: f64) -> String {
 }
 
 fn draw(title: &'static str, x_label: &str, scales: [Scale; 2], series: &[Series]) -> Option<Plot> {
-    let all = || series.iter().flatten();
+    let all = || series.iter().flatten().filter(|point| !point.1.is_nan());
     let bounds = |of: fn(&(f64, f64)) -> f64| {
         all()
             .map(of)
@@ -283,7 +291,9 @@ fn draw(title: &'static str, x_label: &str, scales: [Scale; 2], series: &[Series
     let mut svg = [String::new(), String::new()];
     for (out, (size, font)) in svg.iter_mut().zip(SIZES) {
         let area = SVGBackend::with_string(out, size).into_drawing_area();
-        chart(&area, x_label, scales, [x, y], series, (size.0, font)).ok()?;
+        // Room above the highest point.
+        let bounds = [x, (y.0, y.1 * 1.08)];
+        chart(&area, x_label, scales, bounds, series, (size.0, font)).ok()?;
     }
     let [wide, narrow] = svg;
     Some(Plot {
@@ -306,7 +316,7 @@ fn chart<DB: DrawingBackend>(
     let y_axis = Axis::new(y_scale, y, 6);
     let mut chart = ChartBuilder::on(area)
         .margin(8)
-        .margin_right(24)
+        .margin_right(font * 5 / 2)
         .x_label_area_size(font * 3)
         .y_label_area_size(font * 4)
         .build_cartesian_2d(x_axis, y_axis)?;
@@ -320,10 +330,12 @@ fn chart<DB: DrawingBackend>(
         .x_desc(x_label)
         .draw()?;
     for (points, colour) in series.iter().zip(SERIES) {
-        chart.draw_series(LineSeries::new(
-            points.iter().copied(),
-            colour.stroke_width(2),
-        ))?;
+        for line in points.split(|point| point.1.is_nan()) {
+            chart.draw_series(LineSeries::new(
+                line.iter().copied(),
+                colour.stroke_width(2),
+            ))?;
+        }
     }
     area.present()
 }
