@@ -18,9 +18,12 @@
 //! ```
 //!
 //! One thread drives all its connections from one epoll, without allocating, in two system calls per request; nearly all of its time is
-//! the kernel's TCP. Measured on 30 November 2026 on two shared, busy cores, 256-byte appends over 64 connections: 2.4 µs of client CPU
-//! per append where client and server share a core, 5.7 to 8.9 µs across cores, two fifths of that for waking a server that sleeps. That
-//! is 0.83 to 0.94 of what `bare_durable … none` spends to answer, 0.4 to 0.6 of a real server in memory.
+//! the kernel's TCP. Measured on 30 November 2026 on a quiet machine, 256-byte appends over 64 connections, client and server on a core
+//! each: against Thalweg with `--durability os` the server's core is full (0.99) at 54,600 to 58,900 appends/s with 64 % of the client's;
+//! against a peer in memory 114,000/s with 56 %. An append costs the client 11 to 12 µs there and 5 here. The difference is not the
+//! client's work, which is the same (two calls, two segments, fewer context switches): more than half of its time against Thalweg goes, in
+//! the kernel's `sock_def_readable`, into interrupting the server's core for each request (`tuning/README.md`, the finding at its end).
+//! With the ring flag that spares the interrupts it is 4.5 µs, at 98,000 appends/s and 44 %.
 //!
 //! The default workload (500 streams, 64 connections, 256-byte appends) is the case the protocol is made for: many small
 //! messages to many streams, more streams than connections, enough concurrency for group commit to matter.
