@@ -100,7 +100,9 @@ impl Shard {
             closed: closed_epoch,
         });
         tables.charge(slot, charge);
-        tables.note_unflushed(slot, len);
+        if tables.note_unflushed(slot, len) {
+            self.keeper.ring();
+        }
         tables.note(
             batch,
             Effect::Advance {

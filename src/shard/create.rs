@@ -92,7 +92,9 @@ impl Shard {
         };
         let mut tables = self.tables.borrow_mut();
         let slot = tables.insert(Stream::created(state, history, batch));
-        tables.note_unflushed(slot, len);
+        if tables.note_unflushed(slot, len) {
+            self.keeper.ring();
+        }
         tables.note(batch, Effect::Create { slot });
         Ok(Staged::after(batch, Ok(Reply::Created(created))))
     }

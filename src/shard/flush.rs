@@ -13,7 +13,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::{
-    base::limits::{BLOB_BLOCK_BYTES_MIN, BLOCK_BYTES_MAX},
+    base::limits::{BLOB_BLOCK_BYTES_MIN, BLOCK_BYTES_MAX, FLUSH_BYTES},
     protocol::incarnation::Incarnation,
     shard::{
         history::Block,
@@ -141,8 +141,13 @@ impl Shard {
         };
         let before = stream.history.unflushed();
         let replaced = stream.history.install(blocks);
-        let flushed = before.saturating_sub(stream.history.unflushed());
+        let left = stream.history.unflushed();
+        let flushed = before.saturating_sub(left);
         tables.unflushed_bytes = tables.unflushed_bytes.saturating_sub(flushed);
+        if left >= FLUSH_BYTES {
+            // More came while these were written.
+            tables.flushable.push_back((flush.slot, flush.incarnation));
+        }
         tables.moved.extend(replaced);
         tables
             .evictable

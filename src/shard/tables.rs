@@ -231,16 +231,19 @@ impl Tables {
         self.discharge(slot, freed);
     }
 
-    /// Takes note that `len` bytes were added to a stream's history, and are in memory alone.
-    pub(super) fn note_unflushed(&mut self, slot: usize, len: u64) {
+    /// Takes note that `len` bytes were added to a stream's history, and are in memory alone. True
+    /// if it has enough for whole blocks now.
+    pub(super) fn note_unflushed(&mut self, slot: usize, len: u64) -> bool {
         self.unflushed_bytes += len;
         let Some(stream) = self.streams.get(slot) else {
-            return;
+            return false;
         };
         let unflushed = stream.history.unflushed();
-        if unflushed >= FLUSH_BYTES && unflushed - len < FLUSH_BYTES {
+        let is_enough = unflushed >= FLUSH_BYTES && unflushed - len < FLUSH_BYTES;
+        if is_enough {
             self.flushable.push_back((slot, stream.staged.incarnation));
         }
+        is_enough
     }
 
     /// Lets bytes that are in blocks leave memory, oldest first, until no more than `bytes_max` are
