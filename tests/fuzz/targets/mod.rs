@@ -1,0 +1,75 @@
+//! What is fuzzed. Nothing here knows which engine feeds it.
+
+mod body;
+mod head;
+mod journal;
+mod json;
+#[path = "../../common/multipart.rs"]
+#[allow(dead_code, reason = "one reader for the black-box tests and here")]
+mod mixed;
+mod multipart;
+mod pipeline;
+mod range;
+mod target;
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use thalweg::base::rng::Rng;
+
+pub use body::BODY;
+pub use head::HEAD;
+pub use journal::JOURNAL;
+pub use json::JSON;
+pub use multipart::MULTIPART;
+pub use range::RANGE;
+pub use target::TARGET;
+
+/// Something that reads bytes, and what must hold whatever they are.
+pub struct Target {
+    /// Its name.
+    pub name: &'static str,
+    /// Judges one input: panics where something is wrong, else says of what kind it is.
+    pub check: fn(&[u8]) -> u64,
+    /// Inputs to begin with, and those that once failed.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+    /// Words of the grammar.
+    pub words: &'static [&'static [u8]],
+}
+
+/// Every target.
+#[allow(dead_code, reason = "for the engine that picks one by name")]
+pub const ALL: [&Target; 7] = [&HEAD, &BODY, &TARGET, &JSON, &JOURNAL, &MULTIPART, &RANGE];
+
+/// A number for a kind of input.
+fn kind(of: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    of.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Chance that depends on the input alone, so that an input alone repeats a failure.
+fn chance(data: &[u8]) -> Rng {
+    Rng::from_seed(kind(data))
+}
+
+/// Up to seven places to cut `length` bytes, in order, ending with `length`.
+fn cuts(rng: &mut Rng, length: usize) -> Vec<usize> {
+    let mut cuts: Vec<usize> = match rng.below(8) {
+        0 => (0..length).collect(),
+        _ => (0..rng.below(7))
+            .map(|_| rng.below(length as u64 + 1) as usize)
+            .collect(),
+    };
+    cuts.push(length);
+    cuts.sort_unstable();
+    cuts
+}
+
+/// A logarithm, for kinds that a size belongs to.
+fn magnitude(count: usize) -> u32 {
+    usize::BITS - count.leading_zeros()
+}
+
+fn to_vecs(texts: &[&[u8]]) -> Vec<Vec<u8>> {
+    texts.iter().map(|text| text.to_vec()).collect()
+}
