@@ -1,8 +1,9 @@
 //! The house rules that a compiler does not know: which layer may import
-//! which, where glommio and unsafe code may appear, and what the top level
-//! holds.
+//! which, where glommio and unsafe code may appear, what the top level holds,
+//! and what may come in with a dependency.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -144,5 +145,108 @@ fn the_top_level_holds_what_was_agreed() {
     for name in String::from_utf8_lossy(&listed.stdout).lines() {
         let agreed = TOP_LEVEL.contains(&name) || name.starts_with('.');
         assert!(agreed, "{name} at the top level");
+    }
+}
+
+/// Licences that ask for no more than a notice, beside Apache-2.0, which this program is under.
+const LICENSES: [&str; 9] = [
+    "0BSD",
+    "Apache-2.0",
+    "Apache-2.0 WITH LLVM-exception",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "CC0-1.0",
+    "MIT",
+    "Unicode-3.0",
+    "Zlib",
+];
+/// Packages under another licence, and why they may be.
+const LICENSE_EXCEPTIONS: [(&str, &str); 1] = [(
+    "bitmaps",
+    "glommio's; MPL-2.0 asks for the source of its own files alone, and we change none",
+)];
+/// Packages of which the server has more than one version, and who holds one of them back.
+const DUPLICATES: [(&str, &str); 6] = [
+    ("ahash", "glommio 0.9"),
+    ("fastrand", "glommio 0.9, by futures-lite"),
+    ("futures-lite", "glommio 0.9"),
+    ("getrandom", "glommio 0.9, by ahash and nanorand"),
+    ("socket2", "glommio 0.9"),
+    ("winnow", "toml 0.9, whose parser package has gone ahead"),
+];
+const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
+
+/// A licence expression is met if what we allow satisfies it: one alternative, or all parts.
+fn is_allowed(expression: &str) -> bool {
+    // The old separator of alternatives.
+    let expression = expression.replace('/', " OR ");
+    let is_allowed_term = |term: &str| LICENSES.contains(&term.trim_matches(['(', ')', ' ']));
+    // Of the nested expressions only `(a OR b) AND c` is in use.
+    expression
+        .split(" AND ")
+        .all(|part| part.split(" OR ").any(is_allowed_term))
+}
+
+/// Name, version and licence of the packages that `cargo tree` finds.
+fn packages(args: &[&str]) -> BTreeSet<(String, String, String)> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["tree", "--locked", "--prefix=none", "--format={p} {l}"])
+        .args(args)
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    let failure = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{failure}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let package = |line: &str| {
+        let line = line.trim_end_matches(" (*)").replace(" (proc-macro)", "");
+        let (name, rest) = line.split_once(" v")?;
+        let (version, rest) = rest.split_once(' ')?;
+        // A package of this workspace says where it is.
+        let license = match rest.split_once(") ") {
+            Some((place, license)) if place.starts_with("(/") => license,
+            _ => rest,
+        };
+        Some((name.to_owned(), version.to_owned(), license.to_owned()))
+    };
+    text.lines()
+        .filter(|line| !line.is_empty())
+        .map(|line| package(line).expect(line))
+        .collect()
+}
+
+#[test]
+fn dependencies_come_under_licences_that_we_can_keep() {
+    let found = packages(&["--workspace", "--edges=normal,build,dev"]);
+    for (name, _, license) in &found {
+        let excepted = LICENSE_EXCEPTIONS.iter().any(|(known, _)| known == name);
+        assert_ne!(is_allowed(license), excepted, "{name} is under {license:?}");
+    }
+    for (name, _) in LICENSE_EXCEPTIONS {
+        let needed = found.iter().any(|(found, ..)| found == name);
+        assert!(needed, "{name} needs no exception");
+    }
+}
+
+#[test]
+fn the_server_has_one_version_of_each_dependency() {
+    let mut versions: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (name, version, _) in packages(&["--edges=normal,no-proc-macro"]) {
+        versions.entry(name).or_default().push(version);
+    }
+    for (name, versions) in &versions {
+        let excepted = DUPLICATES.iter().any(|(known, _)| known == name);
+        assert_eq!(versions.len() > 1, excepted, "{name} in {versions:?}");
+    }
+}
+
+#[test]
+fn dependencies_come_from_the_registry() {
+    for lock in ["Cargo.lock", "tests/fuzz/coverage/Cargo.lock"] {
+        let text = fs::read_to_string(root().join(lock)).expect("a lock file");
+        for line in text.lines().filter(|line| line.starts_with("source = ")) {
+            assert_eq!(line, format!("source = {REGISTRY:?}"), "{lock}");
+        }
     }
 }
