@@ -198,6 +198,7 @@ pub struct Limits {
 }
 
 impl Default for Limits {
+    #[expect(clippy::arithmetic_side_effects, reason = "sums of constants")]
     fn default() -> Self {
         Self {
             request_bytes_max: 8 * MIB as u64,

@@ -4,6 +4,19 @@
 //! knows a stream. Time and randomness are values that are passed in, so
 //! that every rule above runs in a test on a manual clock.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::todo,
+        clippy::unreachable,
+        clippy::unwrap_used,
+    )
+)]
+
 pub mod checksum;
 pub mod limits;
 pub mod rng;

@@ -86,6 +86,12 @@ impl Rng {
     /// # Panics
     /// When the kernel, which gave entropy at [`Rng::from_os`], refuses it now: handing out an
     /// id that can be guessed would be worse.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        reason = "`used` stays within the pool; an id that can be guessed would be worse than no server"
+    )]
     pub fn unguessable<const N: usize>(&mut self) -> [u8; N] {
         const { assert!(N <= 64) };
         match &mut self.secret {

@@ -95,8 +95,12 @@ impl ManualClock {
 
     /// Lets time pass: both readings move, and fractions of a millisecond add up.
     pub fn advance(&self, by: Duration) {
-        self.hands.wall.set(self.hands.wall.get() + by);
-        self.hands.monotonic.set(self.hands.monotonic.get() + by);
+        self.hands
+            .wall
+            .set(self.hands.wall.get().saturating_add(by));
+        self.hands
+            .monotonic
+            .set(self.hands.monotonic.get().saturating_add(by));
     }
 
     /// Steps wall time, forward or back, as an operator or NTP may; no time passes.
@@ -128,6 +132,10 @@ fn millis(since_epoch: Duration) -> u64 {
 ///   follows: Unix time counts them as one.
 /// - A moment before 1970 reads as 0, one after 9999 (an offset can name one) as
 ///   [`WALL_MS_MAX`]: both can be written back.
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "a four-digit year in milliseconds is far from the end of an i64"
+)]
 pub fn parse_rfc3339(text: &str) -> Option<u64> {
     let mut rest = Scanner(text.as_bytes());
     let date = {
@@ -188,6 +196,10 @@ pub fn format_rfc3339(wall_ms: u64) -> String {
 
 /// Writes Unix milliseconds as an HTTP date (RFC 9110, 5.6.7); a moment past the year 9999 as
 /// its last second.
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "no sum reaches the year 10000"
+)]
 pub fn format_http_date(wall_ms: u64) -> String {
     let since_epoch = Duration::from_millis(wall_ms.min(WALL_MS_MAX));
     httpdate::fmt_http_date(UNIX_EPOCH + since_epoch)
@@ -221,6 +233,10 @@ impl HttpDateCache {
 /// What is left of a text; each step takes from the front or says `None`.
 struct Scanner<'a>(&'a [u8]);
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "at most four digits a number"
+)]
 impl Scanner<'_> {
     /// One byte, if it is among `allowed`.
     fn one_of(&mut self, allowed: &[u8]) -> Option<u8> {

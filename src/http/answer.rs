@@ -326,7 +326,7 @@ impl Multipart {
             // the bytes of the range (extensions 3.2, Completeness).
             match memchr::memchr(b'\n', piece) {
                 Some(end) => {
-                    out.extend_from_slice(&piece.split_to(end + 1));
+                    out.extend_from_slice(&piece.split_to(end.saturating_add(1)));
                     self.in_part = false;
                 }
                 None => out.extend_from_slice(&std::mem::take(piece)),

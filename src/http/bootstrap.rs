@@ -41,11 +41,14 @@ pub fn answer(
         for piece in &updates {
             let mut start = 0;
             for end in memchr::memchr_iter(b'\n', piece) {
-                length.part(update_type.len(), in_message + (end + 1 - start) as u64);
+                let next = end.saturating_add(1);
+                let here = next.saturating_sub(start) as u64;
+                length.part(update_type.len(), in_message.saturating_add(here));
                 in_message = 0;
-                start = end + 1;
+                start = next;
             }
-            in_message += (piece.len() - start) as u64;
+            let rest = piece.len().saturating_sub(start) as u64;
+            in_message = in_message.saturating_add(rest);
         }
     } else if !reply.window.is_empty() {
         length.part(update_type.len(), reply.window.len());

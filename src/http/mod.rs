@@ -6,6 +6,18 @@
 //! [`query`] turn a request into what the shard is asked, and the file of
 //! each operation writes its answers. [`answer`] holds what all answers share.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::todo,
+        clippy::unreachable,
+        clippy::unwrap_used,
+    )
+)]
 #![forbid(unsafe_code)]
 
 pub mod answer;

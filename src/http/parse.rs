@@ -28,8 +28,9 @@ use crate::base::limits::Limits;
 
 pub use refusal::Refusal;
 
-/// Empty lines tolerated before a request line (RFC 9112 section 2.2 asks for at least one).
-const EMPTY_LINES_MAX: usize = 2;
+/// Bytes of empty lines tolerated before a request line, which makes two (RFC 9112 section 2.2
+/// asks for at least one).
+const EMPTY_LINES_BYTES_MAX: usize = 2 * b"\r\n".len();
 
 /// The methods that some route may know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -293,7 +294,7 @@ impl HeadParser {
         let ended = match (self.fields_start, line) {
             (0, b"") => {
                 self.request_start = next;
-                if next > EMPTY_LINES_MAX * b"\r\n".len() {
+                if next > EMPTY_LINES_BYTES_MAX {
                     return Err(Refusal::REQUEST_LINE);
                 }
                 false

@@ -158,7 +158,7 @@ pub fn read(
         let value = format!("bytes {start}-{}/{}", end.saturating_sub(1), meta.len);
         head.header("Content-Range", value.as_bytes());
     }
-    head.finish_with_length(end - start);
+    head.finish_with_length(end.saturating_sub(start));
     if envelope.is_head {
         return Ok(Body::None);
     }
@@ -208,7 +208,7 @@ pub(super) fn slice(
                 }
             }
         }
-        at += len;
+        at = at.saturating_add(len);
     }
     sources
 }

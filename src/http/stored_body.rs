@@ -87,7 +87,7 @@ impl StoredBody {
     /// # Errors
     /// [`Refusal::InvalidJson`] as soon as it is known.
     pub fn push(&mut self, piece: &[u8]) -> Result<(), Refusal> {
-        self.received += piece.len() as u64;
+        self.received = self.received.saturating_add(piece.len() as u64);
         if let Some(hasher) = &mut self.hasher {
             hasher.update(piece);
         }

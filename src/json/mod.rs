@@ -23,6 +23,19 @@
 //! at a time, and `scan` makes those masks with the widest instructions that
 //! the CPU has.
 
+// No arithmetic lint: sums here are of bits and bytes of one block, or count what is in memory,
+// and release builds check for overflow.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::todo,
+        clippy::unreachable,
+        clippy::unwrap_used,
+    )
+)]
 #![deny(unsafe_code)]
 
 pub mod array_view;

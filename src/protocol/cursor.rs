@@ -19,7 +19,7 @@ pub fn cursor(now_ms: u64, client: Option<&[u8]>, random: u64) -> u64 {
     let interval = (now_ms / 1000).saturating_sub(CURSOR_EPOCH_S) / CURSOR_INTERVAL_S;
     match client.and_then(decimal) {
         Some(client) if client >= interval && client < JS_INTEGER_MAX => {
-            let jitter_s = 1 + random % JITTER_S_MAX;
+            let jitter_s = (random % JITTER_S_MAX).saturating_add(1);
             client.saturating_add((jitter_s / CURSOR_INTERVAL_S).max(1))
         }
         _ => interval,

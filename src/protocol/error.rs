@@ -497,7 +497,7 @@ impl Refusal {
 /// `{"error":{"code":…,"message":…}}`.
 #[must_use]
 pub fn error_body(code: &str, message: &str) -> String {
-    let mut body = String::with_capacity(message.len() + 64);
+    let mut body = String::with_capacity(message.len().saturating_add(64));
     body.push_str("{\"error\":{\"code\":\"");
     body.push_str(code);
     body.push_str("\",\"message\":\"");

@@ -49,6 +49,10 @@ impl Allocator {
     /// An allocator over block `block` (below [`BLOCKS_MAX`]), permuted with the data
     /// directory's `secret`.
     #[must_use]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "the blocks together are the 53 bits of a token"
+    )]
     pub fn new(secret: [u8; 16], block: u64) -> Self {
         let start = (block % BLOCKS_MAX) * BLOCK_TOKENS;
         Self {
@@ -63,7 +67,7 @@ impl Allocator {
     pub fn allocate(&mut self) -> Option<Incarnation> {
         while self.next < self.end {
             let token = self.permutation.apply(self.next);
-            self.next += 1;
+            self.next = self.next.saturating_add(1);
             if token != 0 {
                 return Some(Incarnation(token));
             }

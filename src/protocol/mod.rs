@@ -6,6 +6,19 @@
 //! the decision out. That is what makes the same request behave the same on
 //! whichever core it arrives, live or in replay.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::todo,
+        clippy::unreachable,
+        clippy::unwrap_used,
+    )
+)]
+
 pub mod append;
 pub mod bootstrap;
 pub mod byte_range;

@@ -62,8 +62,8 @@ pub fn digits(offset: u64) -> [u8; OFFSET_DIGITS] {
     let mut text = [b'0'; OFFSET_DIGITS];
     let mut rest = offset;
     for place in text.iter_mut().rev() {
-        // `rest % 10` is below 10, so the cast is exact.
-        *place = b'0' + (rest % 10) as u8;
+        // `rest % 10` is below 10, so the cast is exact and the sum a digit.
+        *place = b'0'.wrapping_add((rest % 10) as u8);
         rest /= 10;
     }
     text

@@ -85,8 +85,8 @@ impl ProducerWrite {
 #[must_use]
 pub fn parse_digest(text: &[u8]) -> Option<Digest> {
     let nibble = |byte: u8| match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
+        b'0'..=b'9' => Some(byte.wrapping_sub(b'0')),
+        b'a'..=b'f' => Some(byte.wrapping_sub(b'a').wrapping_add(10)),
         _ => None,
     };
     let (pairs, rest) = text.as_chunks::<2>();
@@ -187,11 +187,12 @@ pub fn judge(known: Option<&Producer>, write: &ProducerWrite) -> Result<Sequence
         };
     }
     if write.seq > known.seq {
-        return if write.seq - known.seq == 1 {
+        let expected = known.seq.saturating_add(1);
+        return if write.seq == expected {
             Ok(Sequenced::New { closed: None })
         } else {
             refuse(ProducerRefusal::SeqGap {
-                expected: known.seq + 1,
+                expected,
                 received: write.seq,
             })
         };

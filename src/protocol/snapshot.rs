@@ -66,6 +66,7 @@ impl SnapshotMeta {
 
 /// Lower-case hex.
 #[must_use]
+#[expect(clippy::indexing_slicing, reason = "sixteen digits, four bits")]
 pub fn hex(digest: &Digest) -> [u8; 64] {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = [0; 64];

@@ -57,7 +57,7 @@ pub fn data_event(framing: Framing, bytes: &[u8], after_cr: bool, out: &mut Vec<
             let mut start = 0;
             for end in memchr::memchr_iter(b'\n', bytes) {
                 line(bytes.get(start..end).unwrap_or_default(), out);
-                start = end + 1;
+                start = end.saturating_add(1);
             }
             line(bytes.get(start..).unwrap_or_default(), out);
         }
@@ -82,7 +82,7 @@ fn json_array(bytes: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(b"data:");
         out.extend_from_slice(messages.get(start..end).unwrap_or_default());
         out.extend_from_slice(b",\n");
-        start = end + 1;
+        start = end.saturating_add(1);
     }
     line(messages.get(start..).unwrap_or_default(), out);
     out.extend_from_slice(b"data:]\n");
@@ -155,7 +155,7 @@ pub fn error_event(body: &str, out: &mut Vec<u8>) {
 #[must_use]
 pub fn whole_characters(bytes: &[u8]) -> usize {
     for back in 1..=bytes.len().min(3) {
-        let at = bytes.len() - back;
+        let at = bytes.len().saturating_sub(back);
         let Some(lead) = bytes.get(at) else { break };
         let want = match lead {
             0xC2..=0xDF => 2,

@@ -53,7 +53,7 @@ impl StreamKey {
                 stream.len()
             )));
         }
-        let len = bucket.len() + 1 + stream.len();
+        let len = bucket.len().saturating_add(1).saturating_add(stream.len());
         if len > STREAM_ID_BYTES_MAX {
             return Err(Refusal::InvalidStreamId(format!(
                 "bucket/stream must not exceed {STREAM_ID_BYTES_MAX} bytes, got {len} bytes"

@@ -89,6 +89,7 @@ impl Scalars {
     /// The bytes of the literals that start at `starts` or go on from the last block, and those
     /// that differ from what they should be.
     #[inline(always)]
+    #[expect(clippy::indexing_slicing, reason = "two bits, four literals")]
     fn literals(&mut self, block: &[u8; BLOCK_BYTES], mut starts: u64) -> (u64, u64) {
         let (mut span, mut faults) = (0, 0);
         if self.literal_rest.1 != 0 {
@@ -232,6 +233,10 @@ const fn difference(found: u64, expected: u64, length: u32) -> u64 {
 
 /// The eight bytes at `at`, the first lowest; zeros behind the block.
 #[inline(always)]
+#[expect(
+    clippy::indexing_slicing,
+    reason = "`start` is at most eight bytes before the end"
+)]
 fn word_at(block: &[u8; BLOCK_BYTES], at: u32) -> u64 {
     let start = at.min(BLOCK_BYTES as u32 - 8);
     let beyond = at - start;

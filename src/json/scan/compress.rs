@@ -1,6 +1,8 @@
 //! Packing the kept bytes of a block, for instruction sets without an
 //! instruction for that: eight bytes by each lookup in a table.
 
+#![expect(clippy::indexing_slicing, reason = "a byte picks one of 256 entries")]
+
 use crate::json::grammar::BLOCK_BYTES;
 
 /// For each mask of eight bytes the indices of those it keeps, in order; the rest are 0.

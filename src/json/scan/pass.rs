@@ -81,6 +81,7 @@ pub(super) unsafe fn run<V: Vector, const N: usize>(
 
 /// The last bytes before block `index` of `parts`, which follow `tail`.
 #[inline]
+#[expect(clippy::indexing_slicing, reason = "both ends are cut to the length")]
 fn tail_at(tail: utf8::Tail, parts: [&[[u8; BLOCK_BYTES]]; 2], index: usize) -> utf8::Tail {
     let [first, second] = parts;
     let before_second = index.saturating_sub(first.len()).min(second.len());

@@ -1,6 +1,11 @@
 //! Any CPU: eight bytes in a machine word. This is what Miri runs, and what the
 //! others are compared with.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "four bits pick one of 16 bytes, three one of 8"
+)]
+
 use crate::json::grammar::{BLOCK_BYTES, End};
 use crate::json::scan::vector::{Block, Vector};
 use crate::json::scan::{State, Stop, compress, pass};

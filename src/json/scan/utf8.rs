@@ -42,6 +42,7 @@ pub(super) fn block_ending_in(tail: Tail) -> [u8; BLOCK_BYTES] {
 /// Whether `block`, behind `before`, holds a byte that no UTF-8 has there. A sequence that ends
 /// too early is a fault of the block with the byte behind it.
 #[inline(always)]
+#[expect(clippy::indexing_slicing, reason = "below N, which is not 0")]
 pub(super) fn fault<V: Vector, const N: usize>(block: Block<V, N>, before: Block<V, N>) -> bool {
     let mut bad = bad_bytes(block.0[0], before.0[N - 1]);
     let mut index = 1;
@@ -134,6 +135,7 @@ fn bad_bytes<V: Vector>(vector: V, before: V) -> V {
 /// Where the first ill-formed sequence of `block` behind `tail` starts, relative to the block.
 /// There is one.
 #[cold]
+#[expect(clippy::indexing_slicing, reason = "`start` is at most 3")]
 pub(super) fn locate(tail: Tail, block: &[u8; BLOCK_BYTES]) -> isize {
     let mut bytes = [0; 3 + BLOCK_BYTES];
     bytes[..3].copy_from_slice(&tail);

@@ -1,5 +1,10 @@
 //! What the scanner needs of one instruction set, and 64 bytes in its registers.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "registers are counted up to N, which is not 0"
+)]
+
 use crate::json::grammar::{BLOCK_BYTES, Bytes};
 
 /// One register of bytes.

@@ -81,7 +81,7 @@ fn check(data: &[u8]) -> u64 {
 fn plain(value: &[u8]) -> Option<ByteRange> {
     let text = str::from_utf8(value).ok()?;
     let (unit, spec) = text.split_once('=')?;
-    if unit.to_ascii_lowercase() != "bytes" {
+    if !unit.eq_ignore_ascii_case("bytes") {
         return None;
     }
     let number = |digits: &str| -> Option<u64> {
