@@ -80,6 +80,8 @@ pub const BLOB_BLOCK_BYTES_MIN: usize = 512;
 /// Memory for blocks that were read to be looked at, in bytes, per shard; more than the two largest
 /// messages that one decision can look at.
 pub const LOOKUP_CACHE_BYTES_MAX: usize = 32 * MIB;
+/// Smallest segment file that may be set, in bytes.
+pub const SEGMENT_BYTES_MIN: u64 = 2 * MIB as u64;
 /// Largest segment file that may be set, in bytes.
 pub const SEGMENT_BYTES_MAX: u64 = 2 * GIB;
 /// Reads of segments under way at once for one answer, each of at most [`DISK_IO_BYTES_MAX`].

@@ -3,8 +3,8 @@
 use std::{error, fmt, time::Duration};
 
 use super::{
-    BLOCK_BYTES_MAX, DISK_ALIGN, DISK_IO_BYTES_MAX, HEAD_BYTES_MIN, JOURNAL_SLACK_BYTES,
-    LONG_POLL_MS_MAX, Limits, SEGMENT_BYTES_MAX, SSE_HEARTBEAT_MAX, STAGED_BYTES_MAX, TIMEOUT_MAX,
+    BLOCK_BYTES_MAX, DISK_ALIGN, HEAD_BYTES_MIN, JOURNAL_SLACK_BYTES, LONG_POLL_MS_MAX, Limits,
+    SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SSE_HEARTBEAT_MAX, STAGED_BYTES_MAX, TIMEOUT_MAX,
 };
 
 impl Limits {
@@ -90,7 +90,7 @@ impl Limits {
         at_least("checkpoint_bytes", self.checkpoint_bytes, least, why)?;
         let why = "a write of blocks must fit";
         let segment = self.segment_bytes;
-        at_least("segment_bytes", segment, 2 * DISK_IO_BYTES_MAX as u64, why)?;
+        at_least("segment_bytes", segment, SEGMENT_BYTES_MIN, why)?;
         let why = "offsets in a segment are 32 bits";
         at_most("segment_bytes", segment, SEGMENT_BYTES_MAX, why)
     }
