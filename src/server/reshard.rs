@@ -23,7 +23,7 @@ use crate::{
     storage::{
         StorageError,
         blob::Graveyard,
-        checkpoint::{CheckpointWriter, Identity},
+        checkpoint::{CheckpointWriter, FIRST_WRITTEN, Identity},
         data_dir::{DataDir, Layout},
         disk::GlommioDisk,
         journal::{Journal, Options, Position},
@@ -117,7 +117,7 @@ async fn write(
         let disk = disk(&dir).await?;
         // It makes the first file and opens the epoch; there is nothing to commit.
         drop(Journal::open(disk, &dir, shard, options, |_, _| Ok(())).await?);
-        let writer = CheckpointWriter::create(disk, identity.clone(), 1).await?;
+        let writer = CheckpointWriter::create(disk, identity.clone(), FIRST_WRITTEN).await?;
         writers.push((writer, disk, identity));
     }
     let mut entry = Vec::new();

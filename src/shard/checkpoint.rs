@@ -145,11 +145,14 @@ fn encode_blob(out: &mut Writer<'_>, blob: &Blob) {
     }
 }
 
+/// Up to where each stream's records are in its entry.
+pub type Included = HashMap<Incarnation, Position, ahash::RandomState>;
+
 /// Puts a shard's tables together from its checkpoint and the journal behind it.
 pub struct Restore<'a> {
     tables: Tables,
     /// Up to where each stream's records are in its entry.
-    included: HashMap<Incarnation, Position, ahash::RandomState>,
+    included: Included,
     /// Finds or opens the segment of an id; cores may share it.
     segment: &'a mut dyn FnMut(SegmentId) -> Arc<Segment>,
 }
@@ -220,6 +223,19 @@ impl<'a> Restore<'a> {
     /// The tables as they are so far, to be changed.
     pub fn tables_mut(&mut self) -> &mut Tables {
         &mut self.tables
+    }
+
+    /// The position behind the last record that an entry includes.
+    #[must_use]
+    pub fn reach(&self) -> Position {
+        let included = self.included.values().max();
+        included.copied().unwrap_or_default()
+    }
+
+    /// The tables, and up to where each stream's records are in them.
+    #[must_use]
+    pub fn into_parts(self) -> (Tables, Included) {
+        (self.tables, self.included)
     }
 
     /// The tables.

@@ -54,6 +54,7 @@ pub async fn recover<D: Disk>(
         |position, record| restore.record(position, record).map_err(Into::into),
     )
     .await?;
+    check_reach(journal_dir, &report, current.as_ref(), &restore)?;
     // Of a checkpoint that a crash interrupted, nothing is needed.
     let number = current.as_ref().map(|current| current.number);
     for path in remove_others(disk, identity, number).await? {
@@ -83,6 +84,7 @@ pub async fn read<D: Disk>(
         restore.record(position, record).map_err(Into::into)
     })
     .await?;
+    check_reach(journal_dir, &report, current.as_ref(), restore)?;
     Ok((report, current))
 }
 
@@ -101,6 +103,30 @@ async fn load<D: Disk>(
     Ok(current)
 }
 
-fn replay_from(current: Option<&Current>) -> Position {
+/// The first record that is not in the checkpoint.
+#[must_use]
+pub fn replay_from(current: Option<&Current>) -> Position {
     current.map_or(Position(0), |current| current.replay_from)
+}
+
+/// Refuses a journal that ends before what the checkpoint has of it: what looks like a torn tail
+/// was durable, and new records would take the positions of lost ones.
+///
+/// # Errors
+/// [`StorageError::ShortJournal`].
+pub fn check_reach(
+    journal_dir: &Path,
+    report: &RecoveryReport,
+    current: Option<&Current>,
+    restore: &Restore<'_>,
+) -> Result<(), StorageError> {
+    let included = replay_from(current).max(restore.reach());
+    if report.next_position >= included {
+        return Ok(());
+    }
+    Err(StorageError::ShortJournal {
+        dir: journal_dir.to_owned(),
+        end: report.next_position.0,
+        included: included.0,
+    })
 }

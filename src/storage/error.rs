@@ -112,6 +112,15 @@ pub enum StorageError {
         /// The oldest position there is.
         oldest: u64,
     },
+    /// The journal ends before what the checkpoint contains of it.
+    ShortJournal {
+        /// The journal's directory.
+        dir: PathBuf,
+        /// The position behind its last record.
+        end: u64,
+        /// The position behind the last record that the checkpoint contains.
+        included: u64,
+    },
     /// The journal was written by a later start than the manifest knows of.
     EpochAhead {
         /// The file.
@@ -373,6 +382,13 @@ impl fmt::Display for StorageError {
                 "the journal in {} begins at record {oldest}, but recovery needs record \
                  {needed}: its first files are missing; restore them from a copy, or start with \
                  --repair",
+                dir.display()
+            ),
+            Self::ShortJournal { dir, end, included } => write!(
+                f,
+                "the journal in {} ends at record {end}, but the checkpoint beside it contains \
+                 records up to {included}: its last batches are lost; restore it from a copy, or \
+                 start with --repair to go on without them",
                 dir.display()
             ),
             Self::EpochAhead {

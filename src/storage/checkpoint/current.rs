@@ -21,7 +21,7 @@ use std::io;
 use std::path::Path;
 
 use super::format::{FORMAT, u32_at, u64_at};
-use super::{Identity, remove_if_there};
+use super::{FIRST_WRITTEN, Identity, numbers, remove_if_there};
 use crate::base::checksum::Checksum;
 use crate::base::limits::DISK_ALIGN;
 use crate::storage::disk::{Access, Disk, DiskFile, write_whole};
@@ -47,6 +47,7 @@ impl Current {
     /// Reads the shard's `current`; `None` if there is no such file.
     ///
     /// # Errors
+    /// [`StorageError::MissingFile`] if there must be one ([`FIRST_WRITTEN`]),
     /// [`StorageError::DamagedCurrent`] if it does not verify, [`StorageError::ForeignFile`] if it
     /// is another shard's, [`StorageError::UnsupportedFormat`], [`StorageError::Io`].
     pub async fn load<D: Disk>(
@@ -56,7 +57,13 @@ impl Current {
         let path = identity.current_path();
         let file = match disk.open(&path, Access::Read).await {
             Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let newest = numbers(disk, identity).await?.pop();
+                return match newest.is_some_and(|number| number >= FIRST_WRITTEN) {
+                    true => Err(StorageError::MissingFile { path }),
+                    false => Ok(None),
+                };
+            }
             Err(error) => return Err(StorageError::io("open", &path)(error)),
         };
         let len = file.len().await.map_err(StorageError::io("stat", &path))?;

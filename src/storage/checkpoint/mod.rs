@@ -25,8 +25,9 @@
 //!   totals must agree with `current`. [`salvage_checkpoint`] is for an operator
 //!   who has decided to go on with what is left.
 //!
-//! `current` removed by hand looks like a shard without a checkpoint: then the
-//! journal's first files are missing, and it refuses.
+//! `current` removed by hand: then the journal's first files are missing, or
+//! there is a checkpoint that says that it was written before them
+//! ([`FIRST_WRITTEN`]), and it refuses. If neither, the journal has everything.
 //!
 //! ```text
 //! format    every byte of a checkpoint
@@ -51,7 +52,7 @@ use super::error::StorageError;
 
 pub use self::current::Current;
 pub use self::format::ENTRY_BYTES_MAX;
-pub use self::reader::{Damage, read_checkpoint, salvage_checkpoint};
+pub use self::reader::{Damage, find_newest, find_whole, read_checkpoint, salvage_checkpoint};
 pub use self::writer::CheckpointWriter;
 
 const CURRENT: &str = "current";
@@ -59,6 +60,10 @@ const CURRENT_NEW: &str = "current.new";
 const PREFIX: &str = "checkpoint-";
 /// The journal's directory beside the checkpoints.
 const JOURNAL_DIR: &str = "journal";
+
+/// Number of the first checkpoint of a shard that began as one, in a layout that was written from
+/// another. What is in it is in no journal: where there are such checkpoints, there is a `current`.
+pub const FIRST_WRITTEN: u64 = 1 << 32;
 
 /// Which shard's checkpoints these are and where they lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,11 +78,14 @@ pub struct Identity {
 
 impl Identity {
     /// Where checkpoint `number` is.
-    fn path(&self, number: u64) -> PathBuf {
+    #[must_use]
+    pub fn path(&self, number: u64) -> PathBuf {
         self.dir.join(format!("{PREFIX}{number:020}"))
     }
 
-    fn current_path(&self) -> PathBuf {
+    /// Where `current` is.
+    #[must_use]
+    pub fn current_path(&self) -> PathBuf {
         self.dir.join(CURRENT)
     }
 
@@ -91,6 +99,18 @@ fn parse_number(name: &str) -> Option<u64> {
     let digits = name.strip_prefix(PREFIX)?;
     let canonical = digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit());
     digits.parse().ok().filter(|_| canonical)
+}
+
+/// The numbers of the checkpoints in a shard's directory, in order.
+async fn numbers<D: Disk>(disk: &D, identity: &Identity) -> Result<Vec<u64>, StorageError> {
+    let dir = &identity.dir;
+    let names = disk
+        .list_dir(dir)
+        .await
+        .map_err(StorageError::io("list", dir))?;
+    let mut numbers: Vec<u64> = names.iter().filter_map(|name| parse_number(name)).collect();
+    numbers.sort_unstable();
+    Ok(numbers)
 }
 
 /// True for a name that this module gives to a file in a shard's directory.

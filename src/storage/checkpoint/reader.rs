@@ -8,10 +8,11 @@ use std::io;
 use std::path::PathBuf;
 
 use super::format::{CHUNK_BYTES, ChunkHeader, Entries, FORMAT, HEADER_BYTES, HeaderError, Totals};
-use super::{Current, Identity};
+use super::{Current, Identity, numbers};
 use crate::base::limits::{DISK_ALIGN, DISK_IO_BYTES_MAX};
 use crate::storage::disk::{Access, Disk, DiskFile};
 use crate::storage::error::{ApplyError, StorageError};
+use crate::storage::journal::Position;
 
 const BLOCK: u64 = DISK_ALIGN as u64;
 
@@ -62,41 +63,59 @@ pub async fn read_checkpoint<D: Disk>(
         let end = reader.len.min(current.bytes);
         return Err(reader.damaged(end, "the file does not have the length it was written with"));
     }
-    let (mut offset, mut chunks, mut entries) = (0, 0, 0);
-    loop {
-        let header = match reader.chunk(offset).await? {
-            Ok(header) => header,
-            Err(flaw) => return Err(reader.refusal(offset, flaw)),
-        };
-        if header.index != chunks {
-            return Err(reader.damaged(offset, "chunks before it are missing"));
-        }
-        chunks += 1;
-        let chunk = offset;
-        offset += header.chunk_bytes();
-        if !header.last {
-            entries += reader.hand_out(chunk, &header, entries, &mut entry)?;
-            continue;
-        }
-        let expected = Totals {
-            entries,
-            chunks,
-            bytes: offset,
-            replay_from: current.replay_from,
-        };
-        let agrees = Totals::decode(reader.payload(chunk, &header)) == Some(expected)
-            && (entries, offset) == (current.entries, current.bytes);
-        reader.close().await;
-        return if agrees {
-            Ok(())
-        } else {
-            Err(StorageError::DamagedCheckpoint {
-                path: identity.path(current.number),
-                offset: chunk,
-                what: "the totals do not agree",
-            })
-        };
+    let found = reader.read_whole(&mut entry).await?;
+    if found == *current {
+        return Ok(());
     }
+    Err(StorageError::DamagedCheckpoint {
+        path: identity.path(current.number),
+        offset: found.bytes.saturating_sub(Totals::CHUNK_BYTES),
+        what: "the totals do not agree",
+    })
+}
+
+/// The newest checkpoint in the shard's directory that reads whole, as a `current` would name it;
+/// for when there is none that can be read.
+///
+/// # Errors
+/// [`StorageError::Io`]; a checkpoint that does not verify is passed over.
+pub async fn find_whole<D: Disk>(
+    disk: &D,
+    identity: &Identity,
+) -> Result<Option<Current>, StorageError> {
+    for number in numbers(disk, identity).await?.into_iter().rev() {
+        let Some(mut reader) = Reader::open(disk, identity, number).await? else {
+            continue;
+        };
+        let len = reader.len;
+        match reader.read_whole(&mut |_| Ok(())).await {
+            Ok(found) if found.bytes == len => return Ok(Some(found)),
+            Err(error @ StorageError::Io { .. }) => return Err(error),
+            Ok(_) | Err(_) => {}
+        }
+    }
+    Ok(None)
+}
+
+/// The newest checkpoint in the shard's directory, whatever is in it: what it should hold is not
+/// known.
+///
+/// # Errors
+/// [`StorageError::Io`].
+pub async fn find_newest<D: Disk>(
+    disk: &D,
+    identity: &Identity,
+) -> Result<Option<Current>, StorageError> {
+    let Some(number) = numbers(disk, identity).await?.pop() else {
+        return Ok(None);
+    };
+    let reader = Reader::open(disk, identity, number).await?;
+    Ok(reader.map(|reader| Current {
+        number,
+        replay_from: Position(0),
+        entries: 0,
+        bytes: reader.len,
+    }))
 }
 
 /// Hands out the entries of every chunk that verifies, in order, and says what was lost. For an
@@ -198,6 +217,44 @@ impl<'a, D: Disk> Reader<'a, D> {
             window: Vec::new(),
             start: 0,
         }))
+    }
+
+    /// Hands out every entry, in order, and says what the `current` of this checkpoint says.
+    async fn read_whole(
+        &mut self,
+        entry: &mut impl FnMut(&[u8]) -> Result<(), ApplyError>,
+    ) -> Result<Current, StorageError> {
+        let (mut offset, mut chunks, mut entries) = (0, 0, 0);
+        loop {
+            let header = match self.chunk(offset).await? {
+                Ok(header) => header,
+                Err(flaw) => return Err(self.refusal(offset, flaw)),
+            };
+            if header.index != chunks {
+                return Err(self.damaged(offset, "chunks before it are missing"));
+            }
+            chunks += 1;
+            let chunk = offset;
+            offset += header.chunk_bytes();
+            if !header.last {
+                entries += self.hand_out(chunk, &header, entries, entry)?;
+                continue;
+            }
+            return match Totals::decode(self.payload(chunk, &header)) {
+                Some(totals)
+                    if (totals.entries, totals.chunks, totals.bytes)
+                        == (entries, chunks, offset) =>
+                {
+                    Ok(Current {
+                        number: self.number,
+                        replay_from: totals.replay_from,
+                        entries,
+                        bytes: offset,
+                    })
+                }
+                _ => Err(self.damaged(chunk, "the totals do not agree")),
+            };
+        }
     }
 
     async fn close(self) {

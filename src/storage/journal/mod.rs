@@ -71,7 +71,7 @@ use crate::base::time::Clock;
 pub use self::observed::BatchTimes;
 pub use self::reader::Cut;
 pub use self::recovery::{FileReport, RecoveryReport, read_journal};
-pub use self::repair::{LostBatches, RepairReport, repair};
+pub use self::repair::{LostBatches, RepairReport, begins, repair};
 pub use self::tail::Tail;
 pub use crate::base::limits::Durability;
 

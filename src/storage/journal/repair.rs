@@ -91,6 +91,12 @@ pub async fn repair<D: Disk>(
     Ok(repair.report)
 }
 
+/// Whether the journal's first file is there: then nothing before what it holds is missing.
+#[must_use]
+pub fn begins(dir: &Path) -> bool {
+    file_path(dir, 1).exists()
+}
+
 struct Repair<'a, D: Disk> {
     disk: &'a D,
     home: Home,

@@ -204,6 +204,34 @@ impl<D: Disk> BlockReader<D> {
         Ok(report)
     }
 
+    /// Checks that the file of a segment is there, is that segment's, and reaches to `end`: what a
+    /// start asks of it. Its length.
+    ///
+    /// # Errors
+    /// [`StorageError::MissingFile`], [`StorageError::DamagedFileHeader`],
+    /// [`StorageError::WrongLength`], [`StorageError::UnsupportedFormat`], [`StorageError::Io`].
+    pub async fn check(&self, id: SegmentId, end: u64) -> Result<u64, StorageError> {
+        let open = self.open(id).await?;
+        let path = &open.path;
+        let found = open.file.len().await;
+        let found = found.map_err(StorageError::io("stat", path))?;
+        let expected = end.next_multiple_of(PAGE);
+        if found < expected {
+            return Err(StorageError::WrongLength {
+                path: path.clone(),
+                found,
+                expected,
+            });
+        }
+        Ok(found)
+    }
+
+    /// Where the file of a segment is.
+    #[must_use]
+    pub fn path(&self, id: SegmentId) -> PathBuf {
+        self.0.dir.join(id.name())
+    }
+
     /// Closes the file of a segment, if it is open.
     pub fn forget(&self, id: SegmentId) {
         self.0.files.borrow_mut().pop(&id);
@@ -214,7 +242,7 @@ impl<D: Disk> BlockReader<D> {
         if let Some(open) = inner.files.borrow_mut().get(&id) {
             return Ok(open.clone());
         }
-        let path = inner.dir.join(id.name());
+        let path = self.path(id);
         let file = match inner.disk.open(&path, Access::Read).await {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {

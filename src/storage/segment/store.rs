@@ -5,11 +5,11 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::format::SegmentId;
+use super::format::{FILE_HEADER_BYTES, SegmentId, encode_file_header};
 use super::holdings::{Segment, SegmentGraveyard};
 use super::reader::BlockReader;
 use crate::base::limits::DISK_ALIGN;
-use crate::storage::disk::{Access, Disk, DiskFile};
+use crate::storage::disk::{Access, Disk, DiskFile, write_whole};
 use crate::storage::error::StorageError;
 
 /// Name of the directory of segments in the data directory.
@@ -116,6 +116,39 @@ async fn fit<D: Disk>(disk: &D, path: &Path, end: u64) -> Result<u64, StorageErr
         .await
         .map_err(StorageError::io("close", path))?;
     Ok(end)
+}
+
+/// For a repair: writes the first block of a segment's file again, and makes the file reach to
+/// `end`. What is added reads as zeros; blocks are left alone.
+///
+/// # Errors
+/// [`StorageError`].
+pub async fn mend<D: Disk>(
+    disk: &D,
+    dir: &Path,
+    id: SegmentId,
+    seed: u64,
+    end: u64,
+) -> Result<(), StorageError> {
+    let path = dir.join(id.name());
+    let file = disk
+        .open(&path, Access::Write)
+        .await
+        .map_err(StorageError::io("open", &path))?;
+    let mut block = disk.buffer(FILE_HEADER_BYTES);
+    encode_file_header(id, seed, block.as_mut_slice());
+    write_whole(&file, &path, block, 0).await?;
+    let end = end.next_multiple_of(DISK_ALIGN as u64);
+    let found = file.len().await.map_err(StorageError::io("stat", &path))?;
+    if found < end {
+        file.truncate(end)
+            .await
+            .map_err(StorageError::io("truncate", &path))?;
+    }
+    file.sync_data()
+        .await
+        .map_err(StorageError::io("sync", &path))?;
+    file.close().await.map_err(StorageError::io("close", &path))
 }
 
 /// Gives the space of a range of a segment back.
