@@ -30,6 +30,7 @@ pub mod seat;
 pub mod socket;
 pub mod stored;
 pub mod turnstile;
+mod verify;
 pub mod worker;
 
 use std::{io::Write as _, process::ExitCode};

@@ -2,16 +2,35 @@
 //! it cost.
 //!
 //! Before any journal is opened, in this order:
-//! 1. every journal is mended ([`journal::repair`]): what does not verify is
+//! 1. of every checkpoint, what verifies is read ([`salvage_checkpoint`]); where
+//!    `current` cannot be read, the newest checkpoint that is whole stands in;
+//! 2. every journal is mended ([`journal::repair`]): what does not verify is
 //!    copied to the quarantine and overwritten;
-//! 2. every record that is left is read, and what can no longer be told to
-//!    clients without telling them anything untrue is found ([`salvage`]),
-//!    blobs without their files included;
-//! 3. the records left out, the blobs that nothing names any more and a report
-//!    go to the quarantine, durable;
-//! 4. if anything has to change, the streams that are left are written into a
+//! 3. every record that is left is read, and every segment, block, blob and
+//!    snapshot that streams name; what can no longer be told to clients without
+//!    telling them anything untrue is found ([`salvage`]);
+//! 4. the records left out, copies of damaged files, the blobs that nothing
+//!    names any more and a report go to the quarantine, durable;
+//! 5. if anything has to change, the streams that are left are written into a
 //!    new layout, as for another number of shards, and one rename of the
 //!    manifest decides.
+//!
+//! | damage                             | a start           | `--repair`                     |
+//! |------------------------------------|-------------------|--------------------------------|
+//! | `current` damaged, or missing and  | refuses           | the newest whole checkpoint,   |
+//! | something rests on it              |                   | which loses nothing            |
+//! | a chunk of the checkpoint, or all  | refuses           | what verifies; the streams of  |
+//! | of it                              |                   | other entries are lost         |
+//! | the journal ends before what the   | refuses           | the checkpoint's streams       |
+//! | checkpoint contains                |                   |                                |
+//! | a segment missing or short         | refuses           | as its blocks                  |
+//! | a segment's first block            | reads of it fail  | written again                  |
+//! | a block of a stream                | reads of it fail  | the stream is closed there     |
+//! | a block or file of a snapshot      | reads of it fail; | the snapshot is dropped        |
+//! |                                    | refuses a file    |                                |
+//! |                                    | missing or short  |                                |
+//! | a batch of the journal, a file     | refuses           | see `journal::repair` and      |
+//! |                                    |                   | `salvage`                      |
 //!
 //! So the outcome is an ordinary directory: the next start needs no `--repair`
 //! and tolerates no gap. A crash at any step leaves a directory that refuses to
@@ -20,17 +39,20 @@
 //!
 //! ```text
 //! quarantine/<epoch>/report.txt         what was lost, a line each
-//!                    shard-<k>/…        bytes as they lay, see `journal::repair`
+//!                    shard-<k>/…        bytes as they lay, see `journal::repair`; copies of
+//!                                       `current` and of the checkpoint
+//!                    segments/…         copies of those with damage
 //!                    shard-<k>.records  position u64 | len u32 | record, little-endian, again
 //!                                       and again: whole, but what they follow is lost
 //!                    blobs/…            bodies that nothing names any more
 //! ```
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     fs::{self, File},
     io::{self, Write as _},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use crate::{
@@ -39,17 +61,22 @@ use crate::{
         config::Config,
         error::StartError,
         reshard::{self, disk, on_executor},
+        verify::{OPEN_FILES_MAX, Verifier},
     },
     shard::{
-        salvage::{self, Loss, Salvage},
+        checkpoint::Restore,
+        recovery,
+        salvage::{self, LeftOut, Loss, Lost, Salvage},
         tables::Tables,
     },
     storage::{
         StorageError,
         blob::{self, BlobId, BlobStore, Graveyard},
+        checkpoint::{Current, Damage, Identity, find_newest, find_whole, salvage_checkpoint},
         data_dir::{DataDir, Layout},
         disk::GlommioDisk,
-        journal::{self, Options, Position, RepairReport, read_journal},
+        journal::{self, Options, RepairReport, read_journal},
+        segment::{self, BlockReader, Segment, SegmentGraveyard, SegmentId},
     },
 };
 
@@ -71,6 +98,8 @@ pub fn repair(data_dir: &mut DataDir, config: &Config) -> Result<(), StartError>
             .map(|shard| Options::new(&config.limits, manifest, &layout, shard))
             .collect(),
         secret: manifest.secret,
+        segment_seed: manifest.segment_seed(),
+        segments_dir: segment::prepare_dir(data_dir.path())?,
         blob_dir: blob::prepare_dir(data_dir.path())?,
         quarantine: data_dir.quarantine(),
         data_dir: data_dir.path().to_owned(),
@@ -108,7 +137,9 @@ struct Ground {
     layout: Layout,
     options: Vec<Options>,
     secret: [u8; 16],
+    segment_seed: u64,
     blob_dir: PathBuf,
+    segments_dir: PathBuf,
     quarantine: PathBuf,
     config: Config,
 }
@@ -120,29 +151,37 @@ struct Found {
     mended: RepairReport,
     /// There is nothing left of its journal.
     empty: bool,
+    /// What its checkpoint gave.
+    entries: u64,
+    /// Its checkpoint or its journal cannot stay as they are.
+    rewrite: bool,
     set_aside: usize,
     losses: Vec<Loss>,
+    /// What is wrong with its files, a line each.
     files: Vec<String>,
 }
 
 impl Ground {
-    /// Steps 1 to 3: what was found in each shard, and the streams that are left if they are other
+    /// Steps 1 to 4: what was found in each shard, and the streams that are left if they are other
     /// than what is there.
     async fn work(self) -> Result<(Vec<Found>, Option<Vec<Tables>>), StartError> {
         let mut shards = Vec::new();
         let mut salvages = Vec::new();
+        let mut known = HashMap::new();
         for (shard, options) in (0..self.layout.shards).zip(&self.options) {
-            let (found, salvage) = self.read(shard, options).await?;
+            let (found, salvage) = self.read(shard, options, &mut known).await?;
             shards.push(found);
             salvages.push(salvage);
         }
-        if shards.iter().all(|found| found.empty) {
+        if shards.iter().all(|found| found.empty && found.entries == 0) {
             return Err(StartError::NothingLeft {
                 data_dir: self.data_dir,
             });
         }
-        let store = self.blobs().await?;
-        let lost = lost_files(&store, &mut shards, &salvages).await?;
+        let verifier = self.verifier().await?;
+        self.mend_segments(&verifier, &mut shards, &salvages)
+            .await?;
+        let lost = self.lost(&verifier, &mut shards, &salvages).await?;
         salvage::settle(&mut salvages, &lost).map_err(|error| StartError::Repair {
             reason: error.to_string(),
         })?;
@@ -151,48 +190,289 @@ impl Ground {
             .flat_map(|salvage| salvage.tables().blob_files())
             .collect();
         let mut left = Vec::new();
-        let mut changes = false;
-        for (found, salvage) in shards.iter_mut().zip(salvages) {
+        let mut rewrite = false;
+        for (found, mut salvage) in shards.iter_mut().zip(salvages) {
+            let left_out = salvage.take_left_out();
+            self.set_records_aside(found.shard, &left_out)?;
+            found.set_aside = left_out.len();
             let (tables, changed, losses) = salvage.finish();
             found.losses = losses;
-            changes |= changed;
+            rewrite |= changed || found.empty || found.rewrite;
             left.push(tables);
         }
         let lines: Vec<String> = shards.iter().flat_map(Found::lines).collect();
         if !lines.is_empty() {
-            self.set_blobs_aside(&store, &named).await?;
+            self.set_blobs_aside(&verifier.blobs, &named).await?;
             self.write_report(&lines)?;
         }
-        let rewrite = changes || shards.iter().any(|found| found.empty);
         Ok((shards, rewrite.then_some(left)))
     }
 
-    /// Mends one journal and reads what it holds.
-    async fn read(&self, shard: u32, options: &Options) -> Result<(Found, Salvage), StartError> {
+    /// Reads what verifies of one shard's checkpoint, mends its journal, and reads what that holds.
+    async fn read(
+        &self,
+        shard: u32,
+        options: &Options,
+        known: &mut HashMap<SegmentId, Arc<Segment>>,
+    ) -> Result<(Found, Salvage), StartError> {
         let dir = self.layout.journal_dir(shard);
         fs::create_dir_all(&dir).map_err(StorageError::io("create", &dir))?;
         let disk = disk(&dir).await?;
-        let aside = self.quarantine.join(format!("shard-{shard}"));
-        let mended = journal::repair(&disk, &dir, shard, &aside, options).await?;
-        let tables = Tables::new(Allocator::new(self.secret, 0), Graveyard::default());
-        let mut salvage = Salvage::new(tables);
-        let mut left_out = Vec::new();
-        let read = read_journal(&disk, &dir, Position(0), |position, bytes| {
-            if !salvage.apply(bytes)? {
-                left_out.push((position, bytes.to_vec()));
-            }
-            Ok(())
-        })
-        .await?;
-        self.set_records_aside(shard, &left_out)?;
-        let found = Found {
+        let identity = Identity {
+            dir: self.layout.shard_dir(shard),
+            journal_id: options.journal_id,
             shard,
-            mended,
-            empty: read.batches == 0,
-            set_aside: left_out.len(),
+        };
+        let mut found = Found {
+            shard,
             ..Found::default()
         };
+        let graveyard = SegmentGraveyard::default();
+        let mut intern = |id| segment::intern(known, id, &graveyard);
+        let tables = Tables::new(Allocator::new(self.secret, 0), Graveyard::default());
+        let mut restore = Restore::new(tables, &mut intern);
+        let current = self.current(&disk, &identity, &mut found).await?;
+        let mut is_complete = !found.rewrite;
+        if let Some(current) = &current {
+            let damage = self
+                .read_checkpoint(&disk, &identity, current, &mut restore, &mut found)
+                .await?;
+            is_complete = !damage.is_any();
+        }
+        let from = recovery::replay_from(current.as_ref());
+        let options = Options {
+            replay_from: from,
+            ..options.clone()
+        };
+        let aside = self.aside(shard);
+        found.mended = journal::repair(&disk, &dir, shard, &aside, &options).await?;
+        let included = restore.reach().max(from);
+        let (tables, entries) = restore.into_parts();
+        let mut salvage = Salvage::new(tables, entries);
+        let read = read_journal(&disk, &dir, from, |position, bytes| {
+            salvage.apply(position, bytes).map_err(Into::into)
+        })
+        .await?;
+        found.empty = read.batches == 0;
+        if read.next_position < included {
+            is_complete = false;
+            found.rewrite = true;
+            if !found.empty {
+                found.files.push(format!(
+                    "shard {shard}: the journal ends at record {}, before what the checkpoint \
+                     contains of it (record {}): its last batches are lost",
+                    read.next_position.0, included.0
+                ));
+            }
+        }
+        let mended = &found.mended;
+        is_complete &= read.lost_records == 0 && mended.lost.is_empty() && mended.made.is_empty();
+        if is_complete {
+            salvage.is_complete();
+        }
         Ok((found, salvage))
+    }
+
+    /// Which checkpoint to start from: what `current` says, or the newest that reads whole, or the
+    /// newest.
+    async fn current(
+        &self,
+        disk: &GlommioDisk,
+        identity: &Identity,
+        found: &mut Found,
+    ) -> Result<Option<Current>, StartError> {
+        let shard = identity.shard;
+        let path = identity.current_path();
+        let is_damaged = match Current::load(disk, identity).await {
+            Ok(Some(current)) => return Ok(Some(current)),
+            // There was none yet, or the journal has all that was in one.
+            Ok(None) if journal::begins(&self.layout.journal_dir(shard)) => return Ok(None),
+            Ok(None) | Err(StorageError::MissingFile { .. }) => false,
+            Err(StorageError::DamagedCurrent { .. }) => true,
+            Err(error) => return Err(error.into()),
+        };
+        let whole = find_whole(disk, identity).await?;
+        let is_whole = whole.is_some();
+        let taken = match whole {
+            Some(whole) => Some(whole),
+            None => find_newest(disk, identity).await?,
+        };
+        if is_damaged {
+            copy_aside(&path, &self.aside(shard))?;
+        }
+        let state = if is_damaged { "damaged" } else { "missing" };
+        let what = match &taken {
+            None if !is_damaged => return Ok(None),
+            None => "there is no checkpoint either".to_owned(),
+            Some(current) => {
+                let checkpoint = identity.path(current.number);
+                let verdict = if is_whole {
+                    "which is whole, is taken"
+                } else {
+                    "of which not everything verifies, is taken"
+                };
+                format!("the newest checkpoint {}, {verdict}", checkpoint.display())
+            }
+        };
+        let path = path.display();
+        found
+            .files
+            .push(format!("shard {shard}: {path} is {state}: {what}"));
+        found.rewrite = true;
+        Ok(taken)
+    }
+
+    async fn read_checkpoint(
+        &self,
+        disk: &GlommioDisk,
+        identity: &Identity,
+        current: &Current,
+        restore: &mut Restore<'_>,
+        found: &mut Found,
+    ) -> Result<Damage, StartError> {
+        let mut entries = 0;
+        let damage = salvage_checkpoint(disk, identity, current, |entry| {
+            entries += 1;
+            restore.entry(entry).map_err(Into::into)
+        })
+        .await?;
+        found.entries = entries;
+        if !damage.is_any() {
+            return Ok(damage);
+        }
+        let (shard, path) = (identity.shard, identity.path(current.number));
+        let state = if copy_aside(&path, &self.aside(shard))? {
+            format!("{} bytes do not verify", damage.bytes)
+        } else {
+            "it is missing".to_owned()
+        };
+        found.files.push(format!(
+            "shard {shard}: the checkpoint {}: {state}; {entries} entries are read, {} of {} are \
+             lost, a stream each: gone, if no record names it; set aside, if one does",
+            path.display(),
+            damage.entries,
+            current.entries
+        ));
+        found.rewrite = true;
+        Ok(damage)
+    }
+
+    /// Where a shard's files are copied to.
+    fn aside(&self, shard: u32) -> PathBuf {
+        self.quarantine.join(format!("shard-{shard}"))
+    }
+
+    async fn verifier(&self) -> Result<Verifier<GlommioDisk>, StartError> {
+        let disk = disk(&self.segments_dir).await?;
+        let dir = self.segments_dir.clone();
+        Ok(Verifier {
+            blocks: BlockReader::new(disk, dir, self.segment_seed, OPEN_FILES_MAX),
+            blobs: self.blobs().await?,
+        })
+    }
+
+    /// Gives every segment that is named a first block that verifies, and the length that a start
+    /// asks for. Its blocks are another matter.
+    async fn mend_segments(
+        &self,
+        verifier: &Verifier<GlommioDisk>,
+        shards: &mut [Found],
+        salvages: &[Salvage],
+    ) -> Result<(), StartError> {
+        let mut ends: BTreeMap<SegmentId, u64> = BTreeMap::new();
+        for (id, end) in salvages
+            .iter()
+            .flat_map(|salvage| salvage.tables().segment_ends())
+        {
+            let known = ends.entry(id).or_default();
+            *known = end.max(*known);
+        }
+        let disk = disk(&self.segments_dir).await?;
+        let mut lines = Vec::new();
+        for (id, end) in ends {
+            let path = verifier.blocks.path(id);
+            let shown = path.display();
+            let line = match verifier.blocks.check(id, end).await {
+                Ok(_) => continue,
+                Err(StorageError::MissingFile { .. }) => {
+                    lines.push(format!("{shown} is missing"));
+                    continue;
+                }
+                Err(StorageError::DamagedFileHeader { .. }) => {
+                    format!("the first block of {shown} was damaged: written again")
+                }
+                Err(StorageError::WrongLength {
+                    found, expected, ..
+                }) => format!("{shown} has {found} of {expected} bytes"),
+                Err(error) => return Err(error.into()),
+            };
+            copy_aside(&path, &self.quarantine.join(segment::DIR_NAME))?;
+            segment::mend(&disk, &self.segments_dir, id, self.segment_seed, end).await?;
+            verifier.blocks.forget(id);
+            lines.push(line);
+        }
+        if let Some(first) = shards.first_mut() {
+            first.files.extend(lines);
+        }
+        Ok(())
+    }
+
+    /// Reads everything that streams name; what is not there, or not whole, with a copy of the file
+    /// it should be in.
+    async fn lost(
+        &self,
+        verifier: &Verifier<GlommioDisk>,
+        shards: &mut [Found],
+        salvages: &[Salvage],
+    ) -> Result<Lost, StartError> {
+        let mut lost = Lost {
+            files: lost_files(&verifier.blobs, shards, salvages).await?,
+            ..Lost::default()
+        };
+        let aside = self.quarantine.join(segment::DIR_NAME);
+        for (found, salvage) in shards.iter_mut().zip(salvages) {
+            for stream in salvage.tables().all_streams() {
+                let key = stream.staged.key.as_str();
+                for bad in verifier.bad_blocks(stream).await {
+                    let path = verifier.blocks.path(bad.place.segment);
+                    match &bad.what {
+                        StorageError::MissingFile { .. } => {}
+                        StorageError::DamagedBlock { .. } | StorageError::Io { .. }
+                            if is_lost(&bad.what) =>
+                        {
+                            copy_aside(&path, &aside)?;
+                        }
+                        _ => return Err(bad.what.into()),
+                    }
+                    if lost.blocks.insert(bad.place) && path.exists() {
+                        found.files.push(format!(
+                            "{}: the block at byte {} does not verify: bytes of {key} from {} on, \
+                             or a snapshot of it",
+                            path.display(),
+                            bad.place.offset,
+                            bad.key.start
+                        ));
+                    }
+                }
+                let Some(snapshot) = stream.snapshot() else {
+                    continue;
+                };
+                let incarnation = stream.staged.incarnation;
+                match verifier.gives_digest(incarnation, snapshot).await {
+                    Ok(true) => continue,
+                    Ok(false) => {
+                        let offset = snapshot.meta.offset;
+                        found.files.push(format!(
+                            "the body of the snapshot of {key} at {offset} does not give its digest"
+                        ));
+                    }
+                    // Known already, by its file or block.
+                    Err(_) => {}
+                }
+                lost.snapshots.insert(incarnation);
+            }
+        }
+        Ok(lost)
     }
 
     async fn blobs(&self) -> Result<BlobStore<GlommioDisk>, StartError> {
@@ -201,16 +481,17 @@ impl Ground {
         Ok(BlobStore::new(disk, dir, durability, Graveyard::default()))
     }
 
-    fn set_records_aside(
-        &self,
-        shard: u32,
-        records: &[(Position, Vec<u8>)],
-    ) -> Result<(), StartError> {
+    fn set_records_aside(&self, shard: u32, records: &[LeftOut]) -> Result<(), StartError> {
         if records.is_empty() {
             return Ok(());
         }
         let mut bytes = Vec::new();
-        for (position, record) in records {
+        for LeftOut {
+            position,
+            bytes: record,
+            ..
+        } in records
+        {
             bytes.extend_from_slice(&position.0.to_le_bytes());
             // A record fits a batch, whose length is 32 bits.
             bytes.extend_from_slice(&(record.len() as u32).to_le_bytes());
@@ -278,9 +559,14 @@ impl Found {
     fn lines(&self) -> Vec<String> {
         let shard = self.shard;
         let mut lines = Vec::new();
-        if self.empty {
+        if self.empty && self.entries == 0 {
             lines.push(format!(
                 "shard {shard}: nothing is left of its journal, and so of its streams"
+            ));
+        } else if self.empty {
+            lines.push(format!(
+                "shard {shard}: nothing is left of its journal: its streams are what its \
+                 checkpoint says"
             ));
         }
         for path in &self.mended.made {
@@ -316,6 +602,40 @@ impl Found {
         }
         lines
     }
+}
+
+/// Whether reading failed for what is on the medium.
+fn is_lost(error: &StorageError) -> bool {
+    match error {
+        StorageError::DamagedBlock { .. } => true,
+        StorageError::Io {
+            operation, source, ..
+        } => *operation == "read" && source.raw_os_error() == Some(libc::EIO),
+        _ => false,
+    }
+}
+
+/// Copies a file into the directory `aside`, durable, once. False if there is no such file.
+fn copy_aside(path: &Path, aside: &Path) -> Result<bool, StorageError> {
+    let Some(name) = path.file_name().filter(|_| path.exists()) else {
+        return Ok(false);
+    };
+    let to = aside.join(name);
+    if to.exists() {
+        return Ok(true);
+    }
+    fs::create_dir_all(aside).map_err(StorageError::io("create", aside))?;
+    let copy = || -> io::Result<()> {
+        let mut to = File::create(&to)?;
+        // What a failing disk does not give is not worth giving up for.
+        if let Err(error) = io::copy(&mut File::open(path)?, &mut to) {
+            tracing::warn!("the copy of {} is not whole: {error}", path.display());
+        }
+        to.sync_all()
+    };
+    copy().map_err(StorageError::io("copy to", &to))?;
+    sync_dir(aside)?;
+    Ok(true)
 }
 
 /// Writes a file that is not there yet; file and name are durable when it returns.

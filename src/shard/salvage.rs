@@ -18,29 +18,41 @@
 //! |                                      | readers to bytes that are gone            |
 //! | bytes that a fork inherits           | the fork begins where its own bytes do    |
 //! | a source's record of its fork        | it is written again                       |
+//! | an entry of the checkpoint           | as a stream's creation; without records   |
+//! |                                      | behind it nothing tells which it was      |
+//! | a block of a stream, or the segment  | as bytes before an append; blocks that    |
+//! | that it is in                        | only forks can read: as inherited bytes   |
+//! | a block or file of a snapshot        | as a file                                 |
+//!
+//! A record of a stream that is deleted later, or that was deleted before the
+//! checkpoint came to it, is no loss.
 //!
 //! What cannot be known, and is not guessed at: a stream whose *last* appends,
 //! closure or deletion are missing looks like one that never had them.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::{
     protocol::{incarnation::Incarnation, stream_key::StreamKey},
-    shard::{record::Record, replay::ReplayError, tables::Tables},
+    shard::{checkpoint::Included, record::Record, replay::ReplayError, tables::Tables},
+    storage::journal::Position,
 };
 
+mod blocks;
 mod loss;
 mod settle;
 #[cfg(test)]
 mod tests;
 
 pub use loss::Loss;
-pub use settle::settle;
+pub use settle::{Lost, settle};
 
 /// The salvage of one shard's records.
 #[derive(Debug)]
 pub struct Salvage {
     tables: Tables,
+    /// Up to where each stream's records are in its entry of the checkpoint.
+    included: Included,
     /// Whether the tables are other than the records say.
     changed: bool,
     losses: Vec<Loss>,
@@ -50,6 +62,20 @@ pub struct Salvage {
     headless: BTreeMap<Incarnation, u64>,
     /// Streams that were deleted for good: what else was on its way for one is no loss.
     deleted: HashSet<Incarnation>,
+    /// Whole records that were left out, with their places.
+    left_out: Vec<LeftOut>,
+    /// Streams whose own bytes before an offset are gone, for their forks too.
+    gone: HashMap<Incarnation, u64>,
+}
+
+/// A whole record that rests on something lost.
+#[derive(Debug)]
+pub struct LeftOut {
+    /// Its place in the journal.
+    pub position: Position,
+    /// The record.
+    pub bytes: Vec<u8>,
+    stream: Incarnation,
 }
 
 /// What followed a gap in one stream.
@@ -62,38 +88,81 @@ struct Broken {
 }
 
 impl Salvage {
-    /// A salvage that fills `tables`, which are empty.
+    /// A salvage that goes on with `tables`: what could be read of a checkpoint.
     #[must_use]
-    pub fn new(tables: Tables) -> Self {
+    pub fn new(tables: Tables, included: Included) -> Self {
         Self {
             tables,
+            included,
             changed: false,
             losses: Vec::new(),
             broken: BTreeMap::new(),
             headless: BTreeMap::new(),
             deleted: HashSet::new(),
+            left_out: Vec::new(),
+            gone: HashMap::new(),
         }
     }
 
-    /// Takes the next record. False if it is left out.
+    /// Takes the next record.
     ///
     /// # Errors
     /// [`ReplayError`] for a record that no loss explains.
-    pub fn apply(&mut self, bytes: &[u8]) -> Result<bool, ReplayError> {
+    pub fn apply(&mut self, position: Position, bytes: &[u8]) -> Result<(), ReplayError> {
         let record = Record::decode(bytes).map_err(ReplayError::Malformed)?;
+        let stream = record.incarnation();
+        let included = self.included.get(&stream);
+        if included.is_some_and(|included| position < *included) || self.precedes(position, &record)
+        {
+            return Ok(());
+        }
         if !self.takes(&record)? {
-            self.changed = true;
-            return Ok(false);
+            self.left_out.push(LeftOut {
+                position,
+                bytes: bytes.to_vec(),
+                stream,
+            });
+            return Ok(());
         }
         self.tables.replay(bytes)?;
-        if let Record::Delete {
-            incarnation,
-            soft: false,
+        if let Record::Delete { soft: false, .. } = record {
+            self.deleted.insert(stream);
+            self.headless.remove(&stream);
+        }
+        Ok(())
+    }
+
+    /// Whether a stream is created that had gone, and had a successor, when the checkpoint was
+    /// written.
+    fn precedes(&mut self, position: Position, record: &Record<'_>) -> bool {
+        let Record::Create {
+            key, incarnation, ..
         } = record
-        {
+        else {
+            return false;
+        };
+        let successor = self.tables.stream_named(key).map(|stream| &stream.staged);
+        let included = successor.and_then(|state| self.included.get(&state.incarnation));
+        let precedes = included.is_some_and(|included| position < *included);
+        if precedes {
+            self.deleted.insert(*incarnation);
+        }
+        precedes
+    }
+
+    /// Nothing was lost of what the records rest on: streams that they do not create were deleted
+    /// before the checkpoint came to them.
+    pub fn is_complete(&mut self) {
+        for incarnation in std::mem::take(&mut self.headless).into_keys() {
             self.deleted.insert(incarnation);
         }
-        Ok(true)
+    }
+
+    /// The records that were left out, except those that nobody misses.
+    pub fn take_left_out(&mut self) -> Vec<LeftOut> {
+        let mut left_out = std::mem::take(&mut self.left_out);
+        left_out.retain(|record| !self.deleted.contains(&record.stream));
+        left_out
     }
 
     /// The tables as they came out.
@@ -105,7 +174,8 @@ impl Salvage {
     /// The streams that are left, whether they are other than the records say, and what was lost.
     #[must_use]
     pub fn finish(self) -> (Tables, bool, Vec<Loss>) {
-        (self.tables, self.changed, self.losses)
+        let changed = self.changed || !self.losses.is_empty();
+        (self.tables, changed, self.losses)
     }
 
     fn takes(&mut self, record: &Record<'_>) -> Result<bool, ReplayError> {
@@ -120,6 +190,9 @@ impl Salvage {
             _ => {}
         }
         let Some(stream) = self.tables.stream(incarnation) else {
+            if matches!(record, Record::Delete { soft: false, .. }) {
+                return Ok(true);
+            }
             *self.headless.entry(incarnation).or_default() += 1;
             return Ok(false);
         };

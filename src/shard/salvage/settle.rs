@@ -2,7 +2,7 @@
 //! on files, and on streams of other shards.
 //!
 //! In this order, as each step may take away what the next looks for: broken
-//! streams are closed; forks lose what their sources no longer have, and their
+//! streams are closed, and those that have lost blocks are cut; forks lose what their sources no longer have, and their
 //! own forks in turn; references that forks need are written again; snapshots
 //! and parts without their bytes go.
 
@@ -16,17 +16,38 @@ use crate::{
         replay::ReplayError,
         stream::{Blob, Stream},
     },
-    storage::blob::BlobId,
+    storage::{blob::BlobId, segment::Place},
 };
 
-/// Settles the salvage of all shards together. `lost_files` are the blobs that records name and
-/// whose files are not there, or not whole.
+/// What streams name and what is not there, or not whole.
+#[derive(Debug, Default)]
+pub struct Lost {
+    /// Blobs.
+    pub files: HashSet<BlobId>,
+    /// Blocks, of streams and of small blobs.
+    pub blocks: HashSet<Place>,
+    /// Streams whose latest snapshot does not give its digest.
+    pub snapshots: HashSet<Incarnation>,
+}
+
+impl Lost {
+    fn has(&self, blob: &Blob) -> bool {
+        match blob {
+            Blob::Memory(_) => false,
+            Blob::File(file) => self.files.contains(&file.id),
+            Blob::Block(place) => self.blocks.contains(place),
+        }
+    }
+}
+
+/// Settles the salvage of all shards together.
 ///
 /// # Errors
 /// [`ReplayError`] when an added record cannot be applied, which would be a mistake of this module.
-pub fn settle(shards: &mut [Salvage], lost_files: &HashSet<BlobId>) -> Result<(), ReplayError> {
+pub fn settle(shards: &mut [Salvage], lost: &Lost) -> Result<(), ReplayError> {
     for shard in shards.iter_mut() {
         shard.close_broken()?;
+        shard.cut_at_lost_blocks(&lost.blocks)?;
         shard.report_headless();
     }
     let sources = sources(shards);
@@ -46,7 +67,7 @@ pub fn settle(shards: &mut [Salvage], lost_files: &HashSet<BlobId>) -> Result<()
         }
     }
     for shard in shards.iter_mut() {
-        shard.drop_blobs(lost_files)?;
+        shard.drop_blobs(lost)?;
     }
     Ok(())
 }
@@ -68,9 +89,10 @@ fn sources(shards: &[Salvage]) -> HashMap<Incarnation, Source> {
     let mut sources = HashMap::new();
     for (number, shard) in shards.iter().enumerate() {
         for stream in shard.tables.all_streams() {
+            let gone = shard.gone.get(&stream.staged.incarnation);
             let source = Source {
                 shard: number,
-                kept_from: stream.staged.kept_from(),
+                kept_from: stream.staged.kept_from().max(gone.copied().unwrap_or(0)),
                 tail: stream.staged.tail,
             };
             sources.insert(stream.staged.incarnation, source);
@@ -202,15 +224,17 @@ impl Salvage {
     }
 
     /// Drops snapshots and parts that are of no use any more.
-    fn drop_blobs(&mut self, lost: &HashSet<BlobId>) -> Result<(), ReplayError> {
-        let is_lost = |blob: &Blob| matches!(blob, Blob::File(file) if lost.contains(&file.id));
+    fn drop_blobs(&mut self, lost: &Lost) -> Result<(), ReplayError> {
+        let is_lost = |blob: &Blob| lost.has(blob);
         let mut snapshots = Vec::new();
         let mut parts = Vec::new();
         for stream in self.tables.all_streams() {
             let incarnation = stream.staged.incarnation;
             if let Some(snapshot) = stream.snapshot() {
                 let early = snapshot.meta.offset < stream.staged.retained;
-                if early || snapshot.body.iter().any(is_lost) {
+                let ahead = snapshot.meta.offset > stream.staged.tail;
+                let body = lost.snapshots.contains(&incarnation);
+                if early || ahead || body || snapshot.body.iter().any(is_lost) {
                     snapshots.push((incarnation, snapshot.meta.offset));
                 }
             }

@@ -139,9 +139,9 @@ fn file(id: u8) -> BlobRecord<'static> {
 fn salvage(shards: &[&[Vec<u8>]], lost: &[BlobRecord<'_>]) -> (Vec<Tables>, Vec<Loss>) {
     let mut salvages = Vec::new();
     for records in shards {
-        let mut salvage = Salvage::new(tables());
-        for record in *records {
-            salvage.apply(record).expect("applied");
+        let mut salvage = Salvage::new(tables(), Included::default());
+        for (position, record) in (0..).map(Position).zip(*records) {
+            salvage.apply(position, record).expect("applied");
         }
         salvages.push(salvage);
     }
@@ -149,7 +149,11 @@ fn salvage(shards: &[&[Vec<u8>]], lost: &[BlobRecord<'_>]) -> (Vec<Tables>, Vec<
         BlobRecord::File { id, .. } => Some(*id),
         BlobRecord::Inline(_) | BlobRecord::Block(_) => None,
     });
-    settle(&mut salvages, &lost.collect()).expect("settled");
+    let lost = Lost {
+        files: lost.collect(),
+        ..Lost::default()
+    };
+    settle(&mut salvages, &lost).expect("settled");
     let mut all = Vec::new();
     let mut losses = Vec::new();
     for salvage in salvages {
@@ -365,9 +369,74 @@ fn a_lost_reference_is_written_again() {
 
 #[test]
 fn what_no_loss_explains_is_refused() {
-    let mut salvage = Salvage::new(tables());
-    salvage.apply(&create(1, "b/s")).expect("applied");
-    assert!(salvage.apply(&create(1, "b/s")).is_err());
-    assert!(salvage.apply(&[99]).is_err());
-    assert!(salvage.apply(&[]).is_err());
+    let mut salvage = Salvage::new(tables(), Included::default());
+    let mut apply = |record: &[u8]| salvage.apply(Position(7), record);
+    apply(&create(1, "b/s")).expect("applied");
+    assert!(apply(&create(1, "b/s")).is_err());
+    assert!(apply(&[99]).is_err());
+    assert!(apply(&[]).is_err());
+}
+
+/// A salvage of what the checkpoint `before` gives back and `records` behind it, from position
+/// `from` on; the entries include what lies before `included`.
+fn behind(before: &Tables, included: u64, from: u64, records: &[Vec<u8>]) -> Salvage {
+    let mut segment = |_| panic!("nothing is in segments");
+    let mut restore = Restore::new(tables(), &mut segment);
+    let mut entry = Vec::new();
+    for stream in before.all_streams() {
+        entry.clear();
+        encode_stream(stream, Position(included), &mut entry);
+        restore.entry(&entry).expect("an entry");
+    }
+    let (tables, included) = restore.into_parts();
+    let mut salvage = Salvage::new(tables, included);
+    for (position, record) in (from..).map(Position).zip(records) {
+        salvage.apply(position, record).expect("applied");
+    }
+    salvage
+}
+
+#[test]
+fn what_a_checkpoint_has_passed_is_no_loss() {
+    let (before, _) = one(&[create(2, "b/s"), append(2, 0, b"abc")]);
+    let records = [
+        // A stream of that name that was gone when the checkpoint came to its successor.
+        create(1, "b/s"),
+        append(1, 0, b"old"),
+        delete(1),
+        // In the entry already.
+        create(2, "b/s"),
+        append(2, 0, b"abc"),
+        // Gone when its turn came; its creation lies before the journal.
+        append(3, 7, b"x"),
+        delete(3),
+        append(2, 3, b"def"),
+    ];
+    let mut salvages = [behind(&before, 10, 3, &records)];
+    settle(&mut salvages, &Lost::default()).expect("settled");
+    let [mut salvage] = salvages;
+    assert_eq!(salvage.take_left_out().len(), 0);
+    let (tables, changed, losses) = salvage.finish();
+    assert!(!changed && losses.is_empty(), "{losses:?}");
+    assert_eq!(stream(&tables, 2).staged.tail, 6);
+    assert!(tables.stream_named(&StreamKey::restored("b/s")).is_some());
+}
+
+#[test]
+fn later_records_of_a_lost_entry_are_left_out_unless_nothing_was_lost() {
+    let (before, _) = one(&[create(2, "b/s")]);
+    let records = [append(1, 5, b"of a lost entry")];
+    for complete in [false, true] {
+        let mut salvage = behind(&before, 1, 1, &records);
+        if complete {
+            salvage.is_complete();
+        }
+        let mut salvages = [salvage];
+        settle(&mut salvages, &Lost::default()).expect("settled");
+        let [mut salvage] = salvages;
+        let expected = usize::from(!complete);
+        assert_eq!(salvage.take_left_out().len(), expected);
+        let (_, changed, losses) = salvage.finish();
+        assert_eq!((changed, losses.len()), (!complete, expected));
+    }
 }
