@@ -4,11 +4,13 @@
 //! What is guaranteed:
 //! - Nothing is changed: the disk it reads through cannot
 //!   ([`ReadOnlyDisk`]), no lock is kept, and no io_uring is needed.
-//! - Everything is verified: every batch of every journal by its checksum, the
-//!   order of batches and records, every record by replaying it, every blob's
-//!   file by its length, every snapshot by the digest of its content type and
-//!   body, every fork by its source. What does not verify is a *problem*, and
-//!   the status is 1 then.
+//! - Everything is verified: every chunk of every checkpoint and every batch of
+//!   every journal by its checksum, the order of batches and records, every
+//!   record behind the checkpoint by replaying it, every live block by its
+//!   checksum, its place and its owner, every segment and every blob's file by
+//!   its length, every snapshot by the digest of its content type and body,
+//!   every fork by its source. What does not verify is a *problem*, and the
+//!   status is 1 then. Where one thing cannot be read, the others still are.
 //! - It does not take a moving picture for damage: when a server has the lock,
 //!   only those problems count that are found every time of several, as a batch
 //!   half written or a body just superseded is not; and the report says who has

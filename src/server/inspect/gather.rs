@@ -1,32 +1,39 @@
 //! Reads everything and fills the report.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap, HashSet},
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use super::report::{
-    BlobsReport, CutReport, FileReport, JournalReport, LifetimeReport, ManifestReport,
-    OriginReport, Report, SnapshotReport, StreamReport, User,
+    BlobsReport, CheckpointReport, CutReport, FileReport, JournalReport, LifetimeReport,
+    ManifestReport, OriginReport, Report, SegmentReport, SegmentsReport, SnapshotReport,
+    StreamReport, User,
 };
 use crate::{
-    base::limits::{DISK_IO_BYTES_MAX, Durability},
+    base::limits::Durability,
     protocol::{
         expiry::Lifetime,
         incarnation::{Allocator, Incarnation},
-        snapshot::{Digester, hex},
+        snapshot::hex,
     },
+    server::verify::{OPEN_FILES_MAX, Verifier},
     shard::{
+        checkpoint::Restore,
+        recovery,
         stream::{Blob, StoredSnapshot, Stream},
         tables::Tables,
     },
     storage::{
         StorageError,
         blob::{self, BlobId, BlobStore, Graveyard},
+        checkpoint::{self, Current, Identity, find_whole, read_checkpoint, salvage_checkpoint},
         data_dir::{self, Look},
         disk::ReadOnlyDisk,
-        journal::{Position, RecoveryReport, read_journal},
+        journal::{RecoveryReport, read_journal},
+        segment::{self, BlockReader, Segment, SegmentGraveyard, SegmentId},
     },
 };
 
@@ -70,36 +77,17 @@ async fn gather_layout(report: &mut Report, look: Look) {
         epoch: manifest.boot_epoch,
     });
     let mut shards = Vec::new();
+    let mut known = HashMap::new();
     for shard in 0..look.layout.shards {
-        let dir = look.layout.journal_dir(shard);
-        let mut tables = Tables::new(Allocator::new(manifest.secret, 0), Graveyard::default());
-        let read = read_journal(&ReadOnlyDisk, &dir, Position(0), |_, record| {
-            tables.replay(record).map_err(Into::into)
-        })
-        .await;
-        let journal = match read {
-            Ok(read) => {
-                if read.batches == 0 && manifest.started {
-                    report.problem(format!("shard {shard}"), "its journal holds nothing");
-                }
-                let id = manifest.journal_id(manifest.layout, shard);
-                if let Err(error) = read.check_home((id, shard), manifest.boot_epoch) {
-                    report.problem(format!("shard {shard}"), error);
-                }
-                report.unknown.extend(read.unknown.iter().cloned());
-                journal(shard, dir, &read, &tables)
-            }
-            Err(error) => {
-                report.problem(format!("shard {shard}"), error);
-                unread_journal(shard, dir, &tables)
-            }
-        };
+        let (journal, tables) = gather_shard(report, &look, shard, &mut known).await;
         report.journals.push(journal);
         shards.push(tables);
     }
     check_forks(report, &shards);
-    gather_streams(report, &shards).await;
-    gather_blobs(report, &shards).await;
+    let verifier = verifier(&report.directory, manifest.segment_seed());
+    gather_segments(report, &verifier, &shards).await;
+    gather_streams(report, &verifier, &shards).await;
+    gather_blobs(report, &verifier.blobs, &shards).await;
     add_up(report);
     report.unknown.extend(look.unknown);
     report.other_layouts = look.other_layouts;
@@ -110,12 +98,108 @@ async fn gather_layout(report: &mut Report, look: Look) {
     report.fenced_buckets.dedup();
 }
 
-fn journal(
+/// Reads a shard: its checkpoint, as much of it as verifies, and the journal behind it.
+async fn gather_shard(
+    report: &mut Report,
+    look: &Look,
     shard: u32,
-    directory: PathBuf,
-    read: &RecoveryReport,
-    tables: &Tables,
-) -> JournalReport {
+    known: &mut HashMap<SegmentId, Arc<Segment>>,
+) -> (JournalReport, Tables) {
+    let (disk, manifest) = (ReadOnlyDisk, &look.manifest);
+    let dir = look.layout.journal_dir(shard);
+    let identity = Identity {
+        dir: look.layout.shard_dir(shard),
+        journal_id: manifest.journal_id(manifest.layout, shard),
+        shard,
+    };
+    let place = format!("shard {shard}");
+    let current = match Current::load(&disk, &identity).await {
+        Ok(current) => current,
+        Err(error) => {
+            report.problem(&place, error);
+            // To show what it has; a start does not take it.
+            find_whole(&disk, &identity).await.ok().flatten()
+        }
+    };
+    let empty = || Tables::new(Allocator::new(manifest.secret, 0), Graveyard::default());
+    let graveyard = SegmentGraveyard::default();
+    let mut intern = |id| segment::intern(known, id, &graveyard);
+    let mut restore = Restore::new(empty(), &mut intern);
+    if let Some(current) = &current {
+        let read = read_checkpoint(&disk, &identity, current, |entry| {
+            restore.entry(entry).map_err(Into::into)
+        });
+        if let Err(error) = read.await {
+            report.problem(&place, error);
+            restore = Restore::new(empty(), &mut intern);
+            // What cannot be read of it was said.
+            let _ = salvage_checkpoint(&disk, &identity, current, |entry| {
+                restore.entry(entry).map_err(Into::into)
+            })
+            .await;
+        }
+    }
+    let from = recovery::replay_from(current.as_ref());
+    let read = read_journal(&disk, &dir, from, |position, record| {
+        restore.record(position, record).map_err(Into::into)
+    })
+    .await;
+    let journal = match read {
+        Ok(read) => {
+            if read.batches == 0 && manifest.started {
+                report.problem(&place, "its journal holds nothing");
+            } else if let Err(error) =
+                recovery::check_reach(&dir, &read, current.as_ref(), &restore)
+            {
+                report.problem(&place, error);
+            }
+            let home = (identity.journal_id, shard);
+            if let Err(error) = read.check_home(home, manifest.boot_epoch) {
+                report.problem(&place, error);
+            }
+            report.unknown.extend(read.unknown.iter().cloned());
+            journal(dir, &read)
+        }
+        Err(error) => {
+            report.problem(&place, error);
+            unread_journal(dir)
+        }
+    };
+    let tables = restore.finish();
+    report.unknown.extend(unknown_beside(&identity.dir));
+    let journal = JournalReport {
+        shard,
+        streams: tables.all_streams().count(),
+        live_bytes: live_bytes(&tables),
+        segment_live_bytes: segment_live_bytes(&tables),
+        segments: tables.segment_ends().len(),
+        records_behind: journal
+            .next_position
+            .map(|next| next.saturating_sub(from.0)),
+        checkpoint: current.map(|current| CheckpointReport {
+            number: current.number,
+            file: identity.path(current.number),
+            entries: current.entries,
+            bytes: current.bytes,
+            replay_from: current.replay_from.0,
+        }),
+        ..journal
+    };
+    (journal, tables)
+}
+
+/// Names in a shard's directory that are not ours.
+fn unknown_beside(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let is_ours = |name: &str| name == "journal" || checkpoint::is_ours(name);
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names
+        .filter(|name| !is_ours(name))
+        .map(|name| dir.join(name))
+        .collect()
+}
+
+fn journal(directory: PathBuf, read: &RecoveryReport) -> JournalReport {
     let files = read.journal_files.iter().map(|file| FileReport {
         name: file_name(&file.path),
         bytes: file.bytes,
@@ -123,25 +207,24 @@ fn journal(
         records: Some(file.records),
     });
     JournalReport {
-        shard,
         directory,
         files: files.collect(),
         batches: read.batches,
         records: read.records,
         lost_records: read.lost_records,
         log_bytes: read.bytes,
+        next_position: Some(read.next_position.0),
         cut: read.cut.as_ref().map(|cut| CutReport {
             file: cut.path.clone(),
             offset: cut.offset,
             what: cut.to_string(),
         }),
-        streams: tables.all_streams().count(),
-        live_bytes: live_bytes(tables),
+        ..JournalReport::default()
     }
 }
 
-/// A journal that does not verify: its files as the directory lists them, its streams up to there.
-fn unread_journal(shard: u32, directory: PathBuf, tables: &Tables) -> JournalReport {
+/// A journal that does not verify: its files as the directory lists them.
+fn unread_journal(directory: PathBuf) -> JournalReport {
     let mut files: Vec<FileReport> = fs::read_dir(&directory)
         .into_iter()
         .flatten()
@@ -156,11 +239,8 @@ fn unread_journal(shard: u32, directory: PathBuf, tables: &Tables) -> JournalRep
         .collect();
     files.sort_by(|a, b| a.name.cmp(&b.name));
     JournalReport {
-        shard,
         directory,
         files,
-        streams: tables.all_streams().count(),
-        live_bytes: live_bytes(tables),
         ..JournalReport::default()
     }
 }
@@ -170,15 +250,21 @@ fn file_name(path: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// Bytes in the journal that clients could still read.
+/// Bytes in the journal, and in the checkpoint's entries, that clients could still read.
 fn live_bytes(tables: &Tables) -> u64 {
     let streams = tables.all_streams();
     streams
         .map(|stream| {
             let inline = stream.all_blobs().map(Blob::memory_bytes);
-            stream.own_bytes() + inline.sum::<u64>()
+            stream.history.unflushed() + inline.sum::<u64>()
         })
         .sum()
+}
+
+/// Bytes in segments that clients could still read.
+fn segment_live_bytes(tables: &Tables) -> u64 {
+    let places = tables.all_streams().flat_map(Stream::places);
+    places.map(|place| u64::from(place.len)).sum()
 }
 
 fn check_forks(report: &mut Report, shards: &[Tables]) {
@@ -211,18 +297,88 @@ fn check_forks(report: &mut Report, shards: &[Tables]) {
     }
 }
 
-async fn gather_streams(report: &mut Report, shards: &[Tables]) {
-    let store = store(report);
+/// The files of segments: whether each that streams name is there, and reaches as far as they need
+/// it; what is in it; those that nothing names.
+async fn gather_segments(
+    report: &mut Report,
+    verifier: &Verifier<ReadOnlyDisk>,
+    shards: &[Tables],
+) {
+    let mut named: BTreeMap<SegmentId, (u64, u64)> = BTreeMap::new();
+    let places = shards.iter().flat_map(Tables::all_streams);
+    for place in places.flat_map(Stream::places) {
+        let (end, live) = named.entry(place.segment).or_default();
+        *end = place.end().max(*end);
+        *live += place.bytes();
+    }
+    let mut segments = SegmentsReport::default();
+    for (id, (end, live_bytes)) in &named {
+        if let Err(error) = verifier.blocks.check(*id, *end).await {
+            report.problem(format!("segment {}", id.name()), error);
+        }
+        let (bytes, disk_bytes) = sizes(&verifier.blocks.path(*id));
+        segments.files.push(SegmentReport {
+            name: id.name(),
+            bytes,
+            disk_bytes,
+            live_bytes: *live_bytes,
+            dead_bytes: disk_bytes.saturating_sub(*live_bytes),
+        });
+    }
+    let dir = report.directory.join(segment::DIR_NAME);
+    if dir.exists() {
+        match segment::list(&ReadOnlyDisk, &dir).await {
+            Ok((present, unknown)) => {
+                for id in present.into_iter().filter(|id| !named.contains_key(id)) {
+                    let path = verifier.blocks.path(id);
+                    report.bytes.segment_files += sizes(&path).1;
+                    segments.unnamed.push(path);
+                }
+                report.unknown.extend(unknown);
+            }
+            Err(error) => report.problem("segments", error),
+        }
+    }
+    let files = &segments.files;
+    segments.disk_bytes = files.iter().map(|file| file.disk_bytes).sum();
+    segments.live_bytes = files.iter().map(|file| file.live_bytes).sum();
+    segments.dead_bytes = files.iter().map(|file| file.dead_bytes).sum();
+    report.bytes.segment_files += segments.disk_bytes;
+    report.segments = segments;
+}
+
+/// Length of a file, and what it takes on disk; zeros if it is not there.
+fn sizes(path: &Path) -> (u64, u64) {
+    use std::os::unix::fs::MetadataExt as _;
+    fs::metadata(path).map_or((0, 0), |file| (file.len(), file.blocks() * 512))
+}
+
+async fn gather_streams(report: &mut Report, verifier: &Verifier<ReadOnlyDisk>, shards: &[Tables]) {
     for (shard, tables) in (0..).zip(shards) {
         for stream in tables.all_streams() {
+            report.blocks_total += stream.places().count();
+            check_blocks(report, verifier, stream).await;
             let snapshot = match stream.snapshot() {
                 None => None,
-                Some(snapshot) => Some(check_snapshot(report, &store, stream, snapshot).await),
+                Some(snapshot) => Some(check_snapshot(report, verifier, stream, snapshot).await),
             };
             report.streams.push(describe(shard, stream, snapshot));
         }
     }
     report.streams_total = report.streams.len();
+}
+
+/// Reads every block of a stream. What is wrong with a whole file is said once for each stream.
+async fn check_blocks(report: &mut Report, verifier: &Verifier<ReadOnlyDisk>, stream: &Stream) {
+    let mut said = HashSet::new();
+    for bad in verifier.bad_blocks(stream).await {
+        let of_file = !matches!(bad.what, StorageError::DamagedBlock { .. });
+        if of_file && !said.insert(bad.place.segment) {
+            continue;
+        }
+        let place = format!("stream {}", stream.staged.key.as_str());
+        report.problem(place, bad.describe());
+    }
 }
 
 fn describe(shard: u32, stream: &Stream, snapshot: Option<SnapshotReport>) -> StreamReport {
@@ -236,6 +392,8 @@ fn describe(shard: u32, stream: &Stream, snapshot: Option<SnapshotReport>) -> St
         retained: state.retained,
         tail: state.tail,
         bytes: stream.own_bytes(),
+        blocks: stream.history.blocks().len(),
+        block_bytes: stream.history.flushed_end() - stream.history.start(),
         closed: state.closed,
         soft_deleted: state.soft_deleted,
         lifetime: match state.lifetime {
@@ -262,24 +420,36 @@ fn describe(shard: u32, stream: &Stream, snapshot: Option<SnapshotReport>) -> St
     }
 }
 
-fn store(report: &Report) -> BlobStore<ReadOnlyDisk> {
-    let dir = report.directory.join(blob::DIR_NAME);
-    BlobStore::new(ReadOnlyDisk, dir, Durability::Sync, Graveyard::default())
+fn verifier(directory: &Path, segment_seed: u64) -> Verifier<ReadOnlyDisk> {
+    let (segments, blobs) = (
+        directory.join(segment::DIR_NAME),
+        directory.join(blob::DIR_NAME),
+    );
+    let graveyard = Graveyard::default();
+    Verifier {
+        blocks: BlockReader::new(ReadOnlyDisk, segments, segment_seed, OPEN_FILES_MAX),
+        blobs: BlobStore::new(ReadOnlyDisk, blobs, Durability::Sync, graveyard),
+    }
 }
 
 /// Computes a snapshot's digest from its body.
 async fn check_snapshot(
     report: &mut Report,
-    store: &BlobStore<ReadOnlyDisk>,
+    verifier: &Verifier<ReadOnlyDisk>,
     stream: &Stream,
     snapshot: &StoredSnapshot,
 ) -> SnapshotReport {
     let meta = &snapshot.meta;
-    let digest = digest(store, snapshot).await;
-    let verified = digest.as_ref().is_ok_and(|digest| *digest == meta.digest);
+    let given = verifier
+        .gives_digest(stream.staged.incarnation, snapshot)
+        .await;
+    let verified = matches!(given, Ok(true));
     if !verified {
-        let why = match digest {
-            Ok(_) => String::from("its body does not give its digest: restore it from a copy"),
+        let why = match given {
+            Ok(_) => String::from(
+                "its body does not give its digest: restore it from a copy, or start with \
+                 --repair to go on without it",
+            ),
             Err(error) => error.to_string(),
         };
         let (key, offset) = (stream.staged.key.as_str(), meta.offset);
@@ -294,34 +464,8 @@ async fn check_snapshot(
     }
 }
 
-async fn digest(
-    store: &BlobStore<ReadOnlyDisk>,
-    snapshot: &StoredSnapshot,
-) -> Result<[u8; 32], StorageError> {
-    let mut digester = Digester::new(&snapshot.meta.content_type);
-    for blob in &snapshot.body {
-        match blob {
-            Blob::Memory(bytes) => digester.update(bytes),
-            Blob::Block(_) => {}
-            Blob::File(file) => {
-                let reader = store.open(file.clone()).await?;
-                let (mut at, mut piece) = (0, Vec::new());
-                while at < file.len {
-                    piece.clear();
-                    at += reader
-                        .read(at, file.len, DISK_IO_BYTES_MAX, &mut piece)
-                        .await?;
-                    digester.update(&piece);
-                }
-            }
-        }
-    }
-    Ok(digester.finish())
-}
-
 /// Checks the file of every blob that a record names, and finds those that none names.
-async fn gather_blobs(report: &mut Report, shards: &[Tables]) {
-    let store = store(report);
+async fn gather_blobs(report: &mut Report, store: &BlobStore<ReadOnlyDisk>, shards: &[Tables]) {
     let mut named: HashMap<BlobId, u64> = HashMap::new();
     for (id, len) in shards.iter().flat_map(Tables::blob_files) {
         named.insert(id, len);
@@ -357,10 +501,18 @@ fn add_up(report: &mut Report) {
     let sum = |of: fn(&JournalReport) -> u64| journals.iter().map(of).sum::<u64>();
     let files = sum(|journal| journal.files.iter().map(|file| file.bytes).sum());
     let log = sum(|journal| journal.log_bytes);
-    let live = sum(|journal| journal.live_bytes);
+    let inline = sum(|journal| journal.live_bytes);
+    let in_blocks = sum(|journal| journal.segment_live_bytes);
+    let checkpoints = journals
+        .iter()
+        .filter_map(|journal| journal.checkpoint.as_ref());
+    let checkpoints = checkpoints.map(|checkpoint| checkpoint.bytes).sum::<u64>();
     let bytes = &mut report.bytes;
     bytes.journal_files = files;
-    bytes.live = live + report.blobs.bytes;
-    bytes.dead = log.saturating_sub(live) + bytes.blob_files.saturating_sub(report.blobs.bytes);
+    bytes.checkpoints = checkpoints;
+    bytes.live = inline + in_blocks + report.blobs.bytes;
+    bytes.dead = log.saturating_sub(inline)
+        + bytes.segment_files.saturating_sub(in_blocks)
+        + bytes.blob_files.saturating_sub(report.blobs.bytes);
     bytes.unused = files.saturating_sub(log);
 }

@@ -22,10 +22,14 @@ pub struct Report {
     pub bytes: Bytes,
     /// One for each shard.
     pub journals: Vec<JournalReport>,
+    /// Where streams' bytes are once they have left the journal. Shards may share them.
+    pub segments: SegmentsReport,
     /// Bodies of snapshots and parts in files of their own.
     pub blobs: BlobsReport,
     /// Buckets that were purged.
     pub fenced_buckets: Vec<String>,
+    /// Blocks of segments that streams and their snapshots are in.
+    pub blocks_total: usize,
     /// Streams in all.
     pub streams_total: usize,
     /// The first of them, by name; as many as were asked for.
@@ -72,23 +76,30 @@ pub struct ManifestReport {
 pub struct Bytes {
     /// Of streams, of their snapshots and of staged parts, as clients could read them now.
     pub live: u64,
-    /// Of the journals and blob files that hold none of them: superseded, retained away, deleted,
-    /// and what records and padding add.
+    /// Of the journals, segments and blob files that hold none of them: superseded, retained away,
+    /// deleted, in a block as well, and what records and padding add.
     pub dead: u64,
     /// Of journal files, made ahead and not written.
     pub unused: u64,
     /// Of journal files, in all.
     pub journal_files: u64,
+    /// Of the checkpoints that rule.
+    pub checkpoints: u64,
+    /// Of segments, in all, as they lie on disk: holes take nothing.
+    pub segment_files: u64,
     /// Of blob files, in all.
     pub blob_files: u64,
 }
 
-/// One shard's journal.
+/// One shard: its journal, and what of its streams is elsewhere.
 #[derive(Debug, Default, Serialize)]
 pub struct JournalReport {
     /// The shard.
     pub shard: u32,
-    /// Its directory.
+    /// The checkpoint from which a start goes on; `None` if there is none yet. When the file that
+    /// says so is damaged, the newest that is whole.
+    pub checkpoint: Option<CheckpointReport>,
+    /// The journal's directory.
     pub directory: PathBuf,
     /// Its files, oldest first.
     pub files: Vec<FileReport>,
@@ -102,10 +113,64 @@ pub struct JournalReport {
     pub log_bytes: u64,
     /// Where it was cut, if it does not end in zeros.
     pub cut: Option<CutReport>,
-    /// Streams it holds.
+    /// The position of the next record: the number of records ever; `None` when the journal could
+    /// not be read to its end.
+    pub next_position: Option<u64>,
+    /// Records behind the checkpoint, which a start replays.
+    pub records_behind: Option<u64>,
+    /// The shard's streams.
     pub streams: usize,
-    /// Bytes of live streams, snapshots and parts in it.
+    /// Bytes of live streams, snapshots and parts that are in it, or in the checkpoint, alone.
     pub live_bytes: u64,
+    /// Segments in which the shard has blocks.
+    pub segments: usize,
+    /// Bytes of live streams, snapshots and parts in them.
+    pub segment_live_bytes: u64,
+}
+
+/// A checkpoint.
+#[derive(Debug, Serialize)]
+pub struct CheckpointReport {
+    /// Its number.
+    pub number: u64,
+    /// Its file.
+    pub file: PathBuf,
+    /// Streams and purged buckets in it.
+    pub entries: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// The first position in the journal that is not in it.
+    pub replay_from: u64,
+}
+
+/// Segments that streams name.
+#[derive(Debug, Default, Serialize)]
+pub struct SegmentsReport {
+    /// Each of them.
+    pub files: Vec<SegmentReport>,
+    /// What they take on disk.
+    pub disk_bytes: u64,
+    /// Bytes of live blocks in them, headers included.
+    pub live_bytes: u64,
+    /// The rest of what they take.
+    pub dead_bytes: u64,
+    /// Files that nothing names: the next start removes them.
+    pub unnamed: Vec<PathBuf>,
+}
+
+/// One segment.
+#[derive(Debug, Serialize)]
+pub struct SegmentReport {
+    /// Its file's name.
+    pub name: String,
+    /// Its length.
+    pub bytes: u64,
+    /// What it takes on disk.
+    pub disk_bytes: u64,
+    /// Bytes of live blocks in it, headers included.
+    pub live_bytes: u64,
+    /// The rest of what it takes.
+    pub dead_bytes: u64,
 }
 
 /// One journal file.
@@ -160,6 +225,10 @@ pub struct StreamReport {
     pub tail: u64,
     /// Bytes of it that are its own, not its source's.
     pub bytes: u64,
+    /// Blocks of segments that they are in.
+    pub blocks: usize,
+    /// How many of them are in those; the others are in the journal and the checkpoint.
+    pub block_bytes: u64,
     /// Whether it takes no more appends.
     pub closed: bool,
     /// Whether it is deleted, and kept for its forks.

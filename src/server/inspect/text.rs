@@ -5,7 +5,8 @@ use std::fmt;
 use bytesize::ByteSize;
 
 use super::report::{
-    JournalReport, LifetimeReport, ManifestReport, Report, SnapshotReport, StreamReport,
+    JournalReport, LifetimeReport, ManifestReport, Report, SegmentsReport, SnapshotReport,
+    StreamReport,
 };
 
 impl fmt::Display for Report {
@@ -36,6 +37,7 @@ impl fmt::Display for Report {
             ByteSize(bytes.dead),
             ByteSize(bytes.unused)
         )?;
+        write_segments(f, &self.segments)?;
         let (files, unnamed) = (self.blobs.files, self.blobs.unnamed.len());
         if files + unnamed > 0 {
             let size = ByteSize(self.blobs.bytes);
@@ -65,6 +67,27 @@ impl fmt::Display for Report {
     }
 }
 
+/// A line for all, and one for each that is half dead or more.
+fn write_segments(f: &mut fmt::Formatter<'_>, segments: &SegmentsReport) -> fmt::Result {
+    let (files, unnamed) = (segments.files.len(), segments.unnamed.len());
+    if files + unnamed == 0 {
+        return Ok(());
+    }
+    writeln!(
+        f,
+        "segments: {files} files, {} on disk: {} live, {} dead; {unnamed} more that nothing names",
+        ByteSize(segments.disk_bytes),
+        ByteSize(segments.live_bytes),
+        ByteSize(segments.dead_bytes),
+    )?;
+    let wasteful = segments.files.iter();
+    let mut wasteful = wasteful.filter(|file| file.dead_bytes > file.live_bytes);
+    wasteful.try_for_each(|file| {
+        let (live, dead) = (ByteSize(file.live_bytes), ByteSize(file.dead_bytes));
+        writeln!(f, "  {}: {live} live, {dead} dead", file.name)
+    })
+}
+
 fn write_streams(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
     let (shown, total) = (report.streams.len(), report.streams_total);
     match shown < total {
@@ -83,10 +106,12 @@ fn write_streams(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
 fn write_verdict(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
     if report.verified {
         let batches: u64 = report.journals.iter().map(|journal| journal.batches).sum();
-        let files = report.blobs.files;
+        let blocks: usize = report.blocks_total;
+        let (segments, files) = (report.segments.files.len(), report.blobs.files);
         return writeln!(
             f,
-            "Everything verifies: {batches} batches, {files} blob files, every snapshot."
+            "Everything verifies: {batches} batches, {blocks} blocks in {segments} segments, \
+             {files} blob files, every checkpoint and snapshot."
         );
     }
     for problem in &report.problems {
@@ -125,6 +150,19 @@ impl fmt::Display for JournalReport {
             ByteSize(total),
             self.files.len(),
         )?;
+        if let Some(checkpoint) = &self.checkpoint {
+            writeln!(
+                f,
+                "  checkpoint {}: {} entries, {}; {} records behind it; {} in blocks of {} segments",
+                checkpoint.number,
+                checkpoint.entries,
+                ByteSize(checkpoint.bytes),
+                self.records_behind
+                    .map_or("?".to_owned(), |records| records.to_string()),
+                ByteSize(self.segment_live_bytes),
+                self.segments,
+            )?;
+        }
         if self.lost_records > 0 {
             writeln!(
                 f,
@@ -157,6 +195,10 @@ impl fmt::Display for StreamReport {
             "{} ({}): {} to {}, {}",
             self.key, self.incarnation, self.retained, self.tail, self.content_type
         )?;
+        if self.blocks > 0 {
+            let (blocks, size) = (self.blocks, ByteSize(self.block_bytes));
+            write!(f, ", {size} in {blocks} blocks")?;
+        }
         if self.closed {
             f.write_str(", closed")?;
         }
