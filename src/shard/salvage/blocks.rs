@@ -63,13 +63,13 @@ impl Salvage {
         let old = std::mem::take(&mut stream.history);
         let Some(tail) = cut.tail else {
             // The end is whole: only what forks inherit is gone.
-            stream.history = History::of_blocks(cut.blocks, old.flushed_end());
+            stream.history = History::of_blocks(&cut.blocks, old.flushed_end());
             for piece in old.memory(old.flushed_end(), old.end()) {
                 stream.history.append(piece);
             }
             return Ok(());
         };
-        stream.history = History::of_blocks(cut.blocks, tail);
+        stream.history = History::of_blocks(&cut.blocks, tail);
         let state = &mut stream.staged;
         let (key, reached, at_ms) = (state.key.clone(), state.tail, state.renewed_ms);
         let closed = state.closed;
