@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::common::cold::{self, Cold, LARGE, SNAPSHOT, blocks, flip, of_shard};
 use crate::common::disk::{Batch, files, inspect, run_inspect};
 use crate::common::server::{Options, Server};
 use crate::common::stream::{OCTETS, Stream, Surface, TEXT};
@@ -178,4 +179,120 @@ fn every_kind_of_damage_is_found() {
     assert!(!verified && text.contains("is damaged"), "{text}");
     let (verified, text) = run_inspect(&data.join("nothing"), &["--json"]);
     assert!(!verified && text.contains("\"verified\": false"), "{text}");
+}
+
+/// What has left memory and journal is counted and verified too, and damage to any of it is named:
+/// the stream, the file, the offset. The rest is shown all the same.
+#[test]
+fn segments_and_checkpoints_are_verified() {
+    let server = cold::options().start();
+    let cold = Cold::fill(&server);
+    let options = server.kill();
+    let data = options.data_dir();
+    let (verified, report) = inspect(data);
+    assert!(verified, "{report:#}");
+    let shard = &report["journals"][0];
+    let (checkpoint, segments) = (&shard["checkpoint"], &report["segments"]);
+    let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{value}"));
+    assert!(number(&checkpoint["number"]) > 1 && number(&shard["records_behind"]) > 0);
+    assert!(
+        number(&checkpoint["entries"]) >= cold.streams.len() as u64,
+        "{report:#}"
+    );
+    assert!(number(&segments["live_bytes"]) > 5_000_000);
+    let disk = number(&segments["live_bytes"]) + number(&segments["dead_bytes"]);
+    assert_eq!(number(&segments["disk_bytes"]), disk);
+    let large = stream(&report, &cold.streams[LARGE].0);
+    assert!(number(&large["blocks"]) > 40, "{large:#}");
+    let files = segments["files"].as_array().expect("a list");
+    assert!(files.len() > 2, "{segments:#}");
+    let (_, text) = run_inspect(data, &[]);
+    assert!(
+        text.contains(" blocks in ") && text.contains("records behind it"),
+        "{text}"
+    );
+
+    // What is damaged, and what the report says of it.
+    let stray = data.join("segments/00000fff00000000.segment");
+    fs::write(&stray, [0; 4096]).expect("writable");
+    let (verified, report) = inspect(data);
+    assert!(verified, "a crash may leave it: {report:#}");
+    let unnamed = report["segments"]["unnamed"].as_array().expect("a list");
+    assert!(unnamed.contains(&json!(stray)), "{report:#}");
+
+    let key = cold.streams[LARGE].0.clone();
+    let block = cold.blocks_at(data, LARGE, 3 << 16).remove(0);
+    let copies = cold.blocks_at(data, LARGE, 3 << 16);
+    let body = (48 + block.len / 2) as u64;
+    for block in &copies {
+        flip(&block.path, block.offset + body);
+    }
+    let (verified, text) = run_inspect(data, &[]);
+    let place = format!("at byte {} of {}", block.offset, block.path.display());
+    assert!(
+        !verified && text.contains(&place) || copies.len() > 1,
+        "{text}"
+    );
+    assert!(text.contains(&format!("stream {key}: the block")), "{text}");
+    assert!(
+        text.contains("Not everything verifies: 1 problems"),
+        "{text}"
+    );
+    for block in &copies {
+        flip(&block.path, block.offset + body);
+    }
+
+    let bodies: Vec<_> = blocks(data)
+        .into_iter()
+        .filter(|block| block.owner == cold.tokens[SNAPSHOT] && block.len == 2000)
+        .collect();
+    for block in &bodies {
+        flip(&block.path, block.offset + 100);
+    }
+    let (verified, text) = run_inspect(data, &[]);
+    let snapshot = format!("snapshot of stream {} at 4", cold.streams[SNAPSHOT].0);
+    assert!(!verified && text.contains(&snapshot), "{text}");
+    for block in &bodies {
+        flip(&block.path, block.offset + 100);
+    }
+
+    for name in ["checkpoint-", "current"] {
+        let path = of_shard(data, name);
+        let whole = fs::read(&path).expect("readable");
+        let at = if name == "current" {
+            30
+        } else {
+            whole.len() as u64 / 2
+        };
+        flip(&path, at);
+        let (verified, report) = inspect(data);
+        let problems = report["problems"].to_string();
+        let named = problems.contains(&path.to_string_lossy().into_owned());
+        assert!(!verified && named, "{report:#}");
+        if name == "current" {
+            stream(&report, &key);
+        }
+        let (_, text) = run_inspect(data, &[]);
+        assert!(text.contains("is damaged"), "{text}");
+        fs::write(&path, &whole).expect("writable");
+    }
+    let path = of_shard(data, "checkpoint-");
+    let aside = data.with_extension("aside");
+    fs::rename(&path, &aside).expect("it can be moved");
+    let (verified, text) = run_inspect(data, &[]);
+    assert!(!verified && text.contains("is missing"), "{text}");
+    fs::rename(&aside, &path).expect("it can be moved");
+
+    let whole = fs::read(&block.path).expect("readable");
+    fs::write(&block.path, &whole[..block.offset as usize]).expect("writable");
+    let (verified, text) = run_inspect(data, &[]);
+    assert!(!verified && text.contains(" where "), "{text}");
+    fs::remove_file(&block.path).expect("it is there");
+    let (verified, text) = run_inspect(data, &[]);
+    let missing = format!("{} is missing", block.path.display());
+    assert!(!verified && text.contains(&missing), "{text}");
+    assert!(text.contains(&format!("stream {key}: bytes ")), "{text}");
+    fs::write(&block.path, &whole).expect("writable");
+    let (verified, text) = run_inspect(data, &[]);
+    assert!(verified, "{text}");
 }

@@ -6,7 +6,9 @@ use std::path::Path;
 
 use ursula_headers::ErrorCode;
 
+use crate::common::cold::{self, Cold, FORK, LARGE, OTHER, SNAPSHOT, blocks, flip, of_shard};
 use crate::common::disk::{Batch, files, inspect, run_inspect};
+use crate::common::http::Connection;
 use crate::common::server::{Options, Server};
 use crate::common::stream::{JSON, OCTETS, Stream, Surface, TEXT, offset};
 
@@ -288,4 +290,269 @@ fn repair_of_nothing_and_of_everything() {
     fs::remove_dir_all(data.join("layout-1")).expect("it is there");
     let refusal = options.try_start().map(|_| ()).expect_err("it refuses");
     assert!(refusal.contains("nothing to repair"), "{refusal}");
+}
+
+/// A stopped server whose streams are mostly in segments.
+fn cold() -> (Cold, Options) {
+    let server = cold::options().start();
+    let cold = Cold::fill(&server);
+    let options = server.kill();
+    assert!(run_inspect(options.data_dir(), &[]).0, "it was whole");
+    (cold, options)
+}
+
+#[track_caller]
+fn refuses(options: &Options, file: &Path) {
+    let refusal = options.try_start().map(|_| ()).expect_err("it refuses");
+    let file = file.to_string_lossy();
+    assert!(
+        refusal.contains(&*file),
+        "the file is not named:\n{refusal}"
+    );
+    assert!(refusal.contains("--repair"), "nor what to do:\n{refusal}");
+    assert!(!inspect(options.data_dir()).0, "inspect finds it too");
+}
+
+#[track_caller]
+fn finds_nothing(server: Server) {
+    let options = server.kill();
+    let (verified, text) = run_inspect(options.data_dir(), &[]);
+    assert!(verified, "{text}");
+}
+
+/// Whether the quarantine has a copy of a file of this name.
+fn is_kept(data: &Path, path: &Path) -> bool {
+    let name = path.file_name().expect("a name");
+    files(&data.join("quarantine"))
+        .iter()
+        .any(|path| path.file_name() == Some(name))
+}
+
+/// All that arrives of a stream from `start` on, until an answer fails.
+fn read_until_it_fails(stream: &Stream<'_>, start: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    loop {
+        let read = stream.get(&format!("offset={}", offset(start + bytes.len())));
+        let mut connection = Connection::try_open(stream.server().address()).expect("it listens");
+        connection.write(read.encode());
+        let Ok(head) = connection.try_read_head() else {
+            return bytes;
+        };
+        if head.status == 500 {
+            return bytes;
+        }
+        assert_eq!(head.status, 200);
+        let mut got = 0;
+        loop {
+            match connection.try_read_piece("GET", &head, got) {
+                Ok(Some(piece)) => {
+                    got += piece.len();
+                    bytes.extend_from_slice(&piece);
+                }
+                Ok(None) => break,
+                Err(_) => return bytes,
+            }
+        }
+        assert!(got > 0, "it fails at the damage, and not before");
+    }
+}
+
+/// A damaged block: a start does not look at it, a read breaks before it and the log names it;
+/// `--repair` closes the stream there. What a fork inherits before it stays.
+#[test]
+fn a_damaged_block_is_never_answered_and_repair_closes_the_stream() {
+    let (cold, options) = cold();
+    let data = options.data_dir().to_owned();
+    let (key, body) = cold.streams[LARGE].clone();
+    let start = 3 << 16;
+    let damaged = cold.blocks_at(&data, LARGE, start);
+    damaged.iter().for_each(cold::Block::damage);
+
+    let server = options.start();
+    let stream = at(&server, &key);
+    let read = read_until_it_fails(&stream, 0);
+    assert!(
+        read.len() <= start && body.starts_with(&read),
+        "{}",
+        read.len()
+    );
+    assert!(read_until_it_fails(&stream, start + 5).is_empty());
+    let behind = stream.get(&format!("offset={}", offset(start + cold::BLOCK_BYTES)));
+    let behind = behind.send().expect(200).body;
+    assert!(body[start + cold::BLOCK_BYTES..].starts_with(&behind));
+    cold.check(&server, &[LARGE]);
+    let log = server.log();
+    let named = |block: &cold::Block| {
+        log.contains(&format!(
+            "at byte {} of {}",
+            block.offset,
+            block.path.display()
+        ))
+    };
+    assert!(damaged.iter().any(named), "{log}");
+    let options = server.kill();
+    assert!(!inspect(&data).0, "inspect finds it");
+
+    let (log, server) = repair_and_restart(options, |server| {
+        let stream = at(server, &key);
+        assert!(stream.read_all() == body[..start]);
+        stream.head().send().expect_field("stream-closed", "true");
+        cold.check(server, &[LARGE]);
+    });
+    let lost = format!(
+        "stream {key}: bytes from {start} on are lost, of at least {}",
+        body.len()
+    );
+    assert!(log.contains(&lost), "{log}");
+    assert!(damaged.iter().any(|block| is_kept(&data, &block.path)));
+    finds_nothing(server);
+}
+
+/// A missing segment refuses; `--repair` closes every stream where its unbroken bytes end, and a
+/// fork whose inherited bytes were in it begins at its own.
+#[test]
+fn a_missing_segment_refuses_and_repair_closes_its_streams() {
+    let (cold, options) = cold();
+    let data = options.data_dir().to_owned();
+    let (first, inherited) = (cold.blocks_at(&data, LARGE, 0), &cold.streams[FORK]);
+    for block in &first {
+        fs::remove_file(&block.path).expect("it is there");
+    }
+    refuses(&options, &first[0].path);
+    let (log, server) = repair_and_restart(options, |server| {
+        for (index, (key, body)) in cold.streams.iter().enumerate() {
+            if index != FORK {
+                let read = at(server, key).read_all();
+                assert!(body.starts_with(&read), "stream {index}");
+            }
+        }
+        assert!(at(server, &cold.streams[LARGE].0).read_all().is_empty());
+        let fork = at(server, &inherited.0);
+        assert_eq!(fork.read_from(&offset(1000)), b"behind it");
+        fork.get("offset=0").send().expect(410);
+    });
+    assert!(log.contains("inherited from"), "{log}");
+    finds_nothing(server);
+}
+
+/// A segment that was cut refuses; one whose first block is damaged is read again after a repair.
+#[test]
+fn a_short_segment_and_a_damaged_first_block() {
+    let (cold, options) = cold();
+    let data = options.data_dir().to_owned();
+    let block = cold.blocks_at(&data, OTHER, 5 << 16).remove(0);
+    flip(&block.path, 20);
+    let (_, server) = repair_and_restart(options, |server| cold.check(server, &[]));
+    assert!(report(&data).contains("written again"), "{}", report(&data));
+    let options = server.kill();
+    assert!(run_inspect(&data, &[]).0);
+
+    let block = cold.blocks_at(&data, OTHER, 5 << 16).remove(0);
+    let whole = fs::read(&block.path).expect("readable");
+    fs::write(&block.path, &whole[..block.offset as usize + 100]).expect("writable");
+    refuses(&options, &block.path);
+    let (_, server) = repair_and_restart(options, |server| {
+        for (index, (key, body)) in cold.streams.iter().enumerate() {
+            if index != FORK {
+                let read = at(server, key).read_all();
+                assert!(body.starts_with(&read), "stream {index}");
+            }
+        }
+        let other = at(server, &cold.streams[OTHER].0);
+        assert!(other.read_all().len() <= 5 << 16);
+    });
+    assert!(is_kept(&data, &block.path));
+    finds_nothing(server);
+}
+
+/// A damaged block of a snapshot's body: it is not answered, and `--repair` drops the snapshot.
+#[test]
+fn a_damaged_snapshot_block_drops_the_snapshot() {
+    let (cold, options) = cold();
+    let data = options.data_dir().to_owned();
+    let (key, body) = cold.streams[SNAPSHOT].clone();
+    let bodies = blocks(&data).into_iter();
+    let bodies = bodies.filter(|block| block.owner == cold.tokens[SNAPSHOT] && block.len == 2000);
+    let bodies: Vec<_> = bodies.collect();
+    assert!(!bodies.is_empty());
+    bodies.iter().for_each(cold::Block::damage);
+    let server = options.start();
+    let read = at(&server, &key).request("GET", "/snapshot/4").try_send();
+    assert!(read.is_none_or(|answer| answer.status == 500));
+    let (_, server) = repair_and_restart(server.kill(), |server| {
+        let stream = at(server, &key);
+        assert!(stream.read_all() == body);
+        stream
+            .head()
+            .send()
+            .expect_no_field("stream-snapshot-offset");
+        stream.request("GET", "/snapshot/4").send().expect(404);
+        cold.check(server, &[SNAPSHOT]);
+    });
+    finds_nothing(server);
+}
+
+/// A damaged `current`, and one that was removed: each refuses; `--repair` finds the checkpoint, and
+/// nothing is lost. So it is in a layout that was written from another, whose journal is whole.
+#[test]
+fn a_damaged_or_missing_current_loses_nothing() {
+    let (cold, mut options) = cold();
+    let data = options.data_dir().to_owned();
+    for (round, remove) in [true, false, true].into_iter().enumerate() {
+        let current = of_shard(&data, "current");
+        if remove {
+            fs::remove_file(&current).expect("it is there");
+            let refusal = options.try_start().map(|_| ()).expect_err("it refuses");
+            assert!(refusal.contains("--repair"), "{refusal}");
+            assert!(!inspect(&data).0, "inspect finds it too");
+        } else {
+            flip(&current, 30);
+            refuses(&options, &current);
+        }
+        let (log, server) = repair_and_restart(options, |server| cold.check(server, &[]));
+        let state = if remove { "missing" } else { "damaged" };
+        assert!(log.contains(&format!("current is {state}")), "{log}");
+        assert!(!log.contains("are lost"), "{log}");
+        assert_eq!(is_kept(&data, &current), round > 0, "since it was damaged");
+        options = server.kill();
+        let (verified, text) = run_inspect(&data, &[]);
+        assert!(verified, "{text}");
+    }
+}
+
+/// A damaged chunk of the checkpoint, and a checkpoint that is not there: each refuses; `--repair`
+/// keeps the entries that verify, and says how many do not.
+#[test]
+fn a_damaged_or_missing_checkpoint_refuses_and_repair_keeps_what_verifies() {
+    for remove in [false, true] {
+        let (cold, options) = cold();
+        let data = options.data_dir().to_owned();
+        let checkpoint = of_shard(&data, "checkpoint-");
+        if remove {
+            fs::remove_file(&checkpoint).expect("it is there");
+        } else {
+            flip(&checkpoint, 200);
+        }
+        refuses(&options, &checkpoint);
+        let (log, server) = repair_and_restart(options, |server| {
+            for (index, (key, body)) in cold.streams.iter().enumerate() {
+                let stream = at(server, key);
+                match stream.head().send().status {
+                    404 => {}
+                    200 if index == FORK => {}
+                    200 => assert!(body.starts_with(&stream.read_all()), "stream {index}"),
+                    status => panic!("{status}"),
+                }
+            }
+        });
+        assert!(
+            log.contains("entries are read") && log.contains("are lost"),
+            "{log}"
+        );
+        assert!(log.contains("a stream whose creation is lost"), "{log}");
+        assert_eq!(is_kept(&data, &checkpoint), !remove);
+        let fresh = Stream::with_body(&server, Surface::Bucket, OCTETS, "new");
+        assert_eq!(fresh.read_all(), b"new");
+        finds_nothing(server);
+    }
 }

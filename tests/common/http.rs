@@ -371,7 +371,8 @@ impl Connection {
             .unwrap_or_else(|failure| panic!("{}", failure.0))
     }
 
-    fn try_read_head(&mut self) -> Result<Head, ReadFailure> {
+    /// As [`Connection::read_head`], for a server that may close.
+    pub fn try_read_head(&mut self) -> Result<Head, ReadFailure> {
         let end = loop {
             if let Some(at) = self
                 .buffer
@@ -392,7 +393,7 @@ impl Connection {
     /// The next piece of the body after `head`: one chunk, or what arrived of
     /// a body with a length (`taken` bytes of it were given before). `None`
     /// at its end.
-    fn try_read_piece(
+    pub fn try_read_piece(
         &mut self,
         method: &str,
         head: &Head,

@@ -6,8 +6,9 @@
 //! [`http`] is a small HTTP/1.1 client that keeps what arrived byte for byte,
 //! [`sse`] reads events as a browser's `EventSource` would, and [`stream`]
 //! names streams no other test uses. [`disk`] finds and damages what a server
-//! has written.
+//! has written, [`cold`] what of it is in segments and checkpoints.
 
+pub mod cold;
 pub mod disk;
 pub mod http;
 pub mod multipart;
