@@ -130,3 +130,37 @@ pub fn check_reach(
         included: included.0,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{protocol::incarnation::Allocator, storage::blob::Graveyard};
+
+    #[test]
+    fn a_journal_that_ends_before_its_checkpoint_is_refused() {
+        let tables = Tables::new(Allocator::new([0; 16], 0), Graveyard::default());
+        let mut segment = |_| panic!("nothing is in segments");
+        let restore = Restore::new(tables, &mut segment);
+        let current = Current {
+            number: 1,
+            replay_from: Position(7),
+            entries: 0,
+            bytes: 0,
+        };
+        let check = |end, current| {
+            let report = RecoveryReport {
+                next_position: Position(end),
+                ..RecoveryReport::default()
+            };
+            check_reach(Path::new("journal"), &report, current, &restore)
+        };
+        assert!(check(0, None).is_ok());
+        assert!(check(7, Some(&current)).is_ok());
+        let short = check(6, Some(&current));
+        let (end, included) = match short {
+            Err(StorageError::ShortJournal { end, included, .. }) => (end, included),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((end, included), (6, 7));
+    }
+}

@@ -556,3 +556,30 @@ fn a_damaged_or_missing_checkpoint_refuses_and_repair_keeps_what_verifies() {
         finds_nothing(server);
     }
 }
+
+/// The whole journal is gone and the checkpoint is not: it refuses; `--repair` serves what the
+/// checkpoint has.
+#[test]
+fn a_journal_that_is_gone_leaves_what_the_checkpoint_has() {
+    let (cold, options) = cold();
+    let data = options.data_dir().to_owned();
+    let current = of_shard(&data, "current");
+    let journal = current.with_file_name("journal");
+    for file in files(&journal) {
+        fs::remove_file(file).expect("it is there");
+    }
+    options.try_start().map(|_| ()).expect_err("it refuses");
+    assert!(!inspect(&data).0, "inspect finds it too");
+    let (log, server) = repair_and_restart(options, |server| {
+        for (index, (key, body)) in cold.streams.iter().enumerate() {
+            let read = at(server, key).read_all();
+            let least = body.len() - b"behind it".len();
+            assert!(
+                read.len() >= least && body.starts_with(&read),
+                "stream {index}"
+            );
+        }
+    });
+    assert!(log.contains("are what its checkpoint says"), "{log}");
+    finds_nothing(server);
+}

@@ -397,3 +397,40 @@ fn what_the_layer_above_refuses_is_named() {
     );
     assert!(error.to_string().contains("no such thing"), "{error}");
 }
+
+#[test]
+fn without_current_the_newest_whole_checkpoint_is_found() {
+    let (disk, identity) = (disk(3), identity());
+    assert_eq!(block_on(find_whole(&disk, &identity)).ok(), Some(None));
+    assert_eq!(block_on(find_newest(&disk, &identity)).ok(), Some(None));
+    let first = block_on(write(&disk, &identity, 4, &many(50))).expect("a checkpoint");
+    let second = block_on(write(&disk, &identity, 5, &many(60))).expect("a checkpoint");
+    let found = || block_on(find_whole(&disk, &identity)).expect("readable");
+    assert_eq!(found(), Some(second.clone()));
+    let path = identity.path(5);
+    let whole = disk.contents(&path).expect("a file");
+    let mut flipped = whole.clone();
+    flipped[whole.len() / 2] ^= 1;
+    disk.set_contents(&path, flipped);
+    assert_eq!(found(), Some(first));
+    let newest = block_on(find_newest(&disk, &identity)).expect("readable");
+    let newest = newest.expect("a checkpoint");
+    assert_eq!((newest.number, newest.bytes), (5, second.bytes));
+    let (entries, damage) = salvage(&disk, &newest);
+    assert!(damage.is_any() && entries.len() < 60);
+}
+
+#[test]
+fn a_lost_current_of_a_written_layout_refuses() {
+    for (number, refuses) in [(1, false), (FIRST_WRITTEN, true), (FIRST_WRITTEN + 3, true)] {
+        let (disk, identity) = (disk(3), identity());
+        block_on(write(&disk, &identity, number, &many(5))).expect("a checkpoint");
+        match block_on(Current::load(&disk, &identity)) {
+            Ok(None) => assert!(!refuses, "{number}"),
+            Err(StorageError::MissingFile { path }) => {
+                assert!(refuses && path == identity.current_path(), "{number}");
+            }
+            other => panic!("{number}: {other:?}"),
+        }
+    }
+}

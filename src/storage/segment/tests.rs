@@ -190,3 +190,39 @@ fn a_start_keeps_what_is_named_and_nothing_else() {
     let refused = block_on(reconcile(&disk, Path::new(DIR), &missing, &known));
     assert!(matches!(refused, Err(StorageError::MissingFile { .. })));
 }
+
+#[test]
+fn a_first_block_and_a_length_are_mended_and_blocks_left_alone() {
+    let disk = disk(5);
+    let mut rng = Rng::from_seed(5);
+    let all = blocks(&mut rng, 3);
+    let new: Vec<NewBlock> = all.iter().map(|(block, _)| block.clone()).collect();
+    let placed = block_on(writer(&disk, 1).write(&new)).expect("written");
+    let (_, last) = placed.last().expect("some").clone();
+    let path = Path::new(DIR).join(last.segment.name());
+    let check = |end| block_on(reader(&disk).check(last.segment, end));
+    assert!(check(last.end()).is_ok());
+    let longer = (1 << 30) - 1;
+    assert!(matches!(
+        check(longer),
+        Err(StorageError::WrongLength { .. })
+    ));
+    let mut flipped = disk.contents(&path).expect("a file");
+    flipped[20] ^= 1;
+    disk.set_contents(&path, flipped);
+    let damaged = check(last.end());
+    assert!(matches!(
+        damaged,
+        Err(StorageError::DamagedFileHeader { .. })
+    ));
+    let mended = mend(&disk, Path::new(DIR), last.segment, SEED, last.end());
+    block_on(mended).expect("mended");
+    assert!(check(last.end()).is_ok());
+    for ((_, place), (block, bytes)) in placed.iter().zip(&all) {
+        let read = block_on(reader(&disk).read(&[(*place, block.key)])).expect("whole");
+        assert_eq!(&read[0][..], &bytes[..]);
+    }
+    let other = SegmentId(last.segment.0 + 1);
+    let missing = block_on(reader(&disk).check(other, 0));
+    assert!(matches!(missing, Err(StorageError::MissingFile { .. })));
+}
