@@ -202,7 +202,7 @@ impl Shard {
         let blob = placed.first().map(|(_, place)| Blob::Block(*place));
         let replaced = stream
             .zip(blob)
-            .is_some_and(|(stream, blob)| replace_blob(stream, &flush.whose, blob));
+            .is_some_and(|(stream, blob)| replace_blob(stream, flush, blob));
         if replaced {
             tables.discharge(flush.slot, flush.bytes.len() as u64);
         } else {
@@ -211,19 +211,21 @@ impl Shard {
     }
 }
 
-/// Puts `blob` where `whose` says, if what is there is still what was flushed.
-fn replace_blob(stream: &mut Stream, whose: &BlobPlace, blob: Blob) -> bool {
+/// Puts `blob` where `flush` was taken from, if what is there is still what was flushed.
+fn replace_blob(stream: &mut Stream, flush: &BlobFlush, blob: Blob) -> bool {
     let Some(blobs) = &mut stream.blobs else {
         return false;
     };
-    match whose {
-        BlobPlace::Part(id) => match blobs.parts.get_mut(id) {
-            Some(part @ Blob::Memory(_)) => {
-                *part = blob;
-                true
-            }
-            _ => false,
-        },
+    match &flush.whose {
+        BlobPlace::Part(id) => {
+            let part = blobs.parts.get_mut(id);
+            // It may have been discarded or committed meanwhile, and another staged under its id.
+            // The flush shares the bytes that it wrote, so no others can have their address.
+            let same = part.filter(|part| {
+                matches!(part, Blob::Memory(bytes) if bytes.as_ptr() == flush.bytes.as_ptr())
+            });
+            same.map(|part| *part = blob).is_some()
+        }
         BlobPlace::Snapshot(flushed, index) => {
             let latest = blobs.snapshot.as_ref();
             // Readers share it: it is replaced, not changed. The pieces of one snapshot follow one
