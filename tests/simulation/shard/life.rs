@@ -123,6 +123,8 @@ pub struct Settings {
     pub names: u64,
     /// Most operations of a life.
     pub operations: u64,
+    /// Streams are forked, retained and deleted more often.
+    pub churns: bool,
 }
 
 /// The journal, with an ear on what is staged.
@@ -257,6 +259,7 @@ impl History {
             open_files: 1 + rng.below(4) as usize,
             names: 2 + rng.below(7),
             operations: [30, 120, 120, 400][rng.below(4) as usize],
+            churns: rng.below(3) == 0,
         };
         Self {
             rng,

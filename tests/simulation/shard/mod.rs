@@ -21,7 +21,7 @@ use super::setting;
 use life::{History, Totals};
 
 /// Histories per run, unless `THALWEG_HISTORIES` says otherwise.
-const HISTORIES: u64 = 400;
+const HISTORIES: u64 = 250;
 
 #[test]
 fn a_shard_keeps_what_it_acknowledged() {
@@ -38,6 +38,35 @@ fn a_shard_keeps_what_it_acknowledged() {
         }
     }
     println!("{totals:?}");
+    // The simulation is worth little if it does not get to the rare places.
+    if totals.histories >= HISTORIES {
+        assert!(totals.lives > 3 * totals.histories, "{totals:?}");
+        assert!(totals.halted_recoveries > 50, "{totals:?}");
+        assert!(totals.failed_recoveries > 10, "{totals:?}");
+        assert!(totals.latched > 10, "{totals:?}");
+        assert!(totals.refused_for_space > 100, "{totals:?}");
+        assert!(totals.refused_for_memory > 50, "{totals:?}");
+        assert!(totals.cut_unacknowledged > 100, "{totals:?}");
+        assert!(totals.kept_unacknowledged > 20, "{totals:?}");
+        // What is read from blocks has left memory.
+        assert!(totals.cold_reads > 1_000, "{totals:?}");
+        assert!(totals.inherited_reads > 100, "{totals:?}");
+        assert!(totals.cold_decisions > 100, "{totals:?}");
+        assert!(totals.cold_snapshots > 100, "{totals:?}");
+        assert!(totals.failed_reads > 0, "{totals:?}");
+        assert!(totals.commits > 20, "{totals:?}");
+        assert!(totals.retains > 50, "{totals:?}");
+        assert!(totals.forks > 50, "{totals:?}");
+        assert!(totals.repeats > 100, "{totals:?}");
+        assert!(totals.expiries > 10, "{totals:?}");
+        assert!(totals.purges > 50, "{totals:?}");
+        assert!(totals.checkpoints > 1_000, "{totals:?}");
+        assert!(totals.compacted_bytes > 1 << 20, "{totals:?}");
+        assert!(totals.punched_bytes > 1 << 19, "{totals:?}");
+        assert!(totals.quiet_moments > 50, "{totals:?}");
+        assert!(totals.recovered_blocks > 1_000, "{totals:?}");
+        assert!(totals.read_only > 50, "{totals:?}");
+    }
 }
 
 #[test]

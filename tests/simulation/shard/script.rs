@@ -252,7 +252,11 @@ pub async fn script(rng: &mut Rng, life: &Life) {
     for _ in 0..rng.below(life.settings.operations) {
         life.release();
         let name = NAMES[rng.below(life.settings.names) as usize];
-        match rng.below(62) {
+        let pick = match life.settings.churns && rng.below(3) == 0 {
+            true => [25, 25, 45, 48, 50, 39][rng.below(6) as usize],
+            false => rng.below(62),
+        };
+        match pick {
             0..5 => create(rng, life, name).await,
             5..25 => {
                 for _ in 0..1 + rng.below(4) {
