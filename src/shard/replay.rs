@@ -273,7 +273,14 @@ impl Tables {
         let mut history = History::starting_at(own_start);
         let len = request.body.len() as u64;
         history.append(request.body);
+        // A stream of this name that is there already came from a checkpoint and is a later one: this
+        // one was deleted before the other's entry was written, and its name is not its own.
+        let later = self.by_key.get(&state.key).copied();
+        let key = state.key.clone();
         let slot = self.insert(Stream::created(state, history, BatchNumber(0)));
+        if let Some(later) = later {
+            self.by_key.insert(key, later);
+        }
         self.note_unflushed(slot, len);
         if let Some(stream) = self.streams.get_mut(slot) {
             stream.visible.exists = true;
