@@ -41,6 +41,11 @@ pub async fn recover<D: Disk>(
 ) -> Result<Recovery<D>, StorageError> {
     let mut restore = Restore::new(tables, segment);
     let current = load(disk, identity, &mut restore).await?;
+    // The rename that made it rule may not be durable: before anything goes that the one before it
+    // names, it must be.
+    let dir = &identity.dir;
+    let synced = disk.sync_dir(dir).await;
+    synced.map_err(StorageError::io("sync", dir))?;
     let options = Options {
         replay_from: replay_from(current.as_ref()),
         ..options
