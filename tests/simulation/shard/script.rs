@@ -609,7 +609,17 @@ async fn read_at(
         }
         Err(Refusal::StreamNotFound) => {
             let over = found.is_none_or(|(_, stream)| stream.may_be_over(life.now_ms()));
-            assert!(over, "{name} is not found");
+            assert!(
+                over,
+                "{name} is not found: {:?}, staged {:?}, now {}",
+                found.map(|(token, stream)| (token, stream.lifetime, stream.renewed_ms)),
+                life.staged(name).map(|(token, stream)| (
+                    token,
+                    stream.lifetime,
+                    stream.renewed_ms
+                )),
+                life.now_ms(),
+            );
             None
         }
         Err(Refusal::SoftDeleted) => {
