@@ -34,6 +34,7 @@
 //! - the header has its own checksum so that a search reads bodies only where
 //!   a header verifies.
 
+use super::FILE_BYTES_MAX;
 use crate::base::checksum::Checksum;
 use crate::base::limits::DISK_ALIGN;
 
@@ -115,7 +116,7 @@ impl FileHeader {
         };
         let sized = header.file_bytes > FILE_HEADER_BYTES
             && header.file_bytes.is_multiple_of(BATCH_ALIGN)
-            && header.file_bytes <= i64::MAX as u64;
+            && header.file_bytes <= FILE_BYTES_MAX;
         if sized { Ok(header) } else { Err(damaged) }
     }
 }

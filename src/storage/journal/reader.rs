@@ -30,6 +30,9 @@ use super::{IN_FLIGHT_LIMIT, Position};
 use crate::storage::disk::Disk;
 use crate::storage::error::{ApplyError, StorageError};
 
+/// No batch number and no position reaches this.
+const NUMBER_MAX: u64 = 1 << 62;
+
 /// Where the log ends and what was read up to there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LogEnd {
@@ -213,6 +216,10 @@ fn apply_batch<D: Disk>(
 
 /// True if the batch follows what was read so far.
 fn continues(end: &Option<LogEnd>, header: &BatchHeader) -> bool {
+    // Beyond what any journal reaches: forged, and sums of it would overflow.
+    if header.number >= NUMBER_MAX || header.first_record >= NUMBER_MAX {
+        return false;
+    }
     let Some(end) = end else {
         return header.epoch > 0 && header.durable < header.number;
     };
