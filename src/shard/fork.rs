@@ -23,7 +23,7 @@ use crate::{
         request::{ReferRequest, Staged},
         run::Run,
         stream::Stream,
-        tables::Tables,
+        tables::{Effect, Tables},
     },
 };
 
@@ -128,7 +128,9 @@ impl Shard {
         let is_over = {
             let mut tables = self.tables.borrow_mut();
             tables.drop_reference(slot, fork);
+            tables.note(batch, Effect::Release { slot });
             tables.streams.get_mut(slot).is_some_and(|stream| {
+                stream.releasing += 1;
                 stream.changed_in = batch;
                 !stream.staged.has_forks() && stream.staged.soft_deleted
             })
@@ -172,7 +174,8 @@ pub(super) fn reference_charge(fork_key: &StreamKey) -> u64 {
 }
 
 impl Tables {
-    /// Takes a fork's reference out and lets go of what only it kept; live and in replay.
+    /// Takes a fork's reference out. What only it kept is for [`Self::release_history`], once that is
+    /// durable.
     pub(super) fn drop_reference(&mut self, slot: usize, fork: Incarnation) {
         let reference = self
             .streams
@@ -180,7 +183,6 @@ impl Tables {
             .and_then(|stream| stream.staged.rare_mut().forks.remove(&fork));
         if let Some(reference) = reference {
             self.discharge(slot, reference_charge(&reference.key));
-            self.release_history(slot);
         }
     }
 }

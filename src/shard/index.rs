@@ -38,8 +38,8 @@ impl Index {
         Some(*slot as usize)
     }
 
-    /// Adds the stream in `slot`: it is the newest of its name from now on.
-    pub(super) fn insert(&mut self, streams: &Slab<Stream>, slot: usize) {
+    /// Adds the stream in `slot`; with `takes_name` it is the newest of its name from now on.
+    pub(super) fn insert(&mut self, streams: &Slab<Stream>, slot: usize, takes_name: bool) {
         // A slot is an index into memory that is there: 2^32 streams would not fit.
         let (Some(stream), Ok(place)) = (streams.get(slot), u32::try_from(slot)) else {
             return;
@@ -49,6 +49,7 @@ impl Index {
         let hash = hasher.hash_one(key);
         let is_it = |slot: &u32| key_at(streams, *slot).is_some_and(|known| known == key);
         match self.by_key.find_mut(hash, is_it) {
+            _ if !takes_name => {}
             Some(known) => *known = place,
             None => {
                 self.by_key

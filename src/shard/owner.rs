@@ -309,6 +309,13 @@ impl Shard {
                 tables.release_history(slot);
                 return;
             }
+            Effect::Release { slot } => {
+                if let Some(stream) = tables.streams.get_mut(slot) {
+                    stream.releasing = stream.releasing.saturating_sub(1);
+                }
+                tables.release_history(slot);
+                return;
+            }
             Effect::Snapshot { slot, snapshot } => {
                 let replaced = tables.streams.get_mut(slot).and_then(|stream| {
                     let blobs = stream.blobs.get_or_insert_default();

@@ -258,6 +258,7 @@ impl Tables {
             Record::Release { incarnation, fork } => {
                 if let Some(slot) = self.slot_of(incarnation) {
                     self.drop_reference(slot, fork);
+                    self.release_history(slot);
                 }
             }
             Record::Fence { bucket } => {
@@ -275,12 +276,9 @@ impl Tables {
         history.append(request.body);
         // A stream of this name that is there already came from a checkpoint and is a later one: this
         // one was deleted before the other's entry was written, and its name is not its own.
-        let later = self.by_key.get(&state.key).copied();
-        let key = state.key.clone();
-        let slot = self.insert(Stream::created(state, history, BatchNumber(0)));
-        if let Some(later) = later {
-            self.by_key.insert(key, later);
-        }
+        let takes_name = self.slot_of_key(&state.key).is_none();
+        let stream = Stream::created(state, history, BatchNumber(0));
+        let slot = self.insert_named(stream, takes_name);
         self.note_unflushed(slot, len);
         if let Some(stream) = self.streams.get_mut(slot) {
             stream.visible.exists = true;

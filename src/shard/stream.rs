@@ -42,6 +42,9 @@ pub struct Stream {
     pub predecessor: Option<u32>,
     /// Whether its deletion is staged.
     pub deleted: bool,
+    /// References of forks whose release is staged and not durable yet: a crash may bring them back,
+    /// so what they keep stays.
+    pub releasing: u32,
     /// Bodies of the latest visible snapshot and of staged parts.
     pub blobs: Option<Box<Blobs>>,
     /// Cores with live readers.
@@ -184,6 +187,7 @@ impl Stream {
             changed_in: batch,
             predecessor: None,
             deleted: false,
+            releasing: 0,
             blobs: None,
             watchers: Watchers::default(),
             charged: 0,

@@ -78,6 +78,10 @@ pub(super) enum Effect {
         slot: usize,
         offset: u64,
     },
+    /// A fork's reference is gone.
+    Release {
+        slot: usize,
+    },
     Snapshot {
         slot: usize,
         snapshot: Arc<StoredSnapshot>,
@@ -117,7 +121,12 @@ impl Tables {
 
     /// Adds a stream whose creation has been staged; it succeeds one of the same name whose
     /// deletion is not durable yet.
-    pub(super) fn insert(&mut self, mut stream: Stream) -> usize {
+    pub(super) fn insert(&mut self, stream: Stream) -> usize {
+        self.insert_named(stream, true)
+    }
+
+    /// The same; one that does not take its name is known by its token alone.
+    pub(super) fn insert_named(&mut self, mut stream: Stream, takes_name: bool) -> usize {
         let incarnation = stream.staged.incarnation;
         let predecessor = self.index.by_key(&self.streams, &stream.staged.key);
         stream.predecessor = predecessor.and_then(|slot| u32::try_from(slot).ok());
@@ -128,7 +137,7 @@ impl Tables {
             self.expiries.push(Reverse((end_ms, incarnation)));
         }
         let slot = self.streams.insert(stream);
-        self.index.insert(&self.streams, slot);
+        self.index.insert(&self.streams, slot, takes_name);
         slot
     }
 
@@ -220,6 +229,9 @@ impl Tables {
         let Some(stream) = self.streams.get_mut(slot) else {
             return;
         };
+        if stream.releasing > 0 {
+            return;
+        }
         let kept_from = stream.staged.kept_from().min(stream.visible.retained);
         let before = stream.history.unflushed();
         let (freed, places) = stream.history.release_before(kept_from);
