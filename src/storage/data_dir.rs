@@ -117,6 +117,8 @@ impl DataDir {
             fs::remove_file(path).map_err(StorageError::io("remove", path))?;
         }
         manifest.boot_epoch += 1;
+        // What an earlier version wrote is read; what is written from now on, it could not read.
+        manifest.format_version = manifest::FORMAT_VERSION;
         manifest.store(&path)?;
         for unknown in &found.unknown {
             tracing::warn!(path = %unknown.display(), "not ours: left alone");

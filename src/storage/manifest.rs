@@ -27,8 +27,11 @@ use std::path::{Path, PathBuf};
 use super::error::StorageError;
 use crate::base::checksum::Checksum;
 
-/// Version of the whole data directory's format.
-pub const FORMAT_VERSION: u32 = 1;
+/// Version of the whole data directory's format. Version 1 had no segments and no checkpoints; its
+/// directories are read, and are of this version from their first start on.
+pub const FORMAT_VERSION: u32 = 2;
+/// The oldest version that is read.
+const FORMAT_VERSION_MIN: u32 = 1;
 
 /// Name of the manifest in the data directory.
 pub(super) const NAME: &str = "manifest";
@@ -150,7 +153,7 @@ impl Manifest {
             return Err(damaged());
         }
         let format_version = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
-        if format_version != FORMAT_VERSION {
+        if !(FORMAT_VERSION_MIN..=FORMAT_VERSION).contains(&format_version) {
             return Err(StorageError::UnsupportedFormat {
                 path: path.to_owned(),
                 found: format_version,

@@ -15,12 +15,13 @@ use std::process::Command;
 use serde::{Deserialize, Serialize};
 
 use crate::common::disk::inspect;
+use crate::common::eventually;
 use crate::common::http::{Request, Response};
 use crate::common::server::{Options, Server};
 use crate::common::stream::{JSON, OCTETS, Stream, Surface, TEXT};
 
 /// The format that this version writes.
-const FORMAT: &str = "v1";
+const FORMAT: &str = "v2";
 /// Shards of its layout.
 const SHARDS: usize = 2;
 
@@ -99,6 +100,8 @@ fn options(shards: usize) -> Options {
     Options::new(shards)
         .flag("request-bytes-max", 16 << 10)
         .flag("journal-file-bytes", (1 << 20) + (16 << 10))
+        .flag("checkpoint-bytes", 64 << 10)
+        .flag("segment-bytes", 2 << 20)
 }
 
 /// Asks about the streams that `asked` names.
@@ -298,6 +301,16 @@ fn make_a_fixture() {
     assert!(!dir.exists(), "{} is kept as it is", dir.display());
     let server = options(SHARDS).start();
     let expected = fill(&server);
+    // Until what it says is in a checkpoint and in segments; the journal behind it says the rest.
+    let before = server.metric("checkpoints_total");
+    eventually("each shard has written checkpoints", || {
+        for _ in 0..8 {
+            let ballast = Stream::with_body(&server, Surface::Bucket, OCTETS, [7; 9_000]);
+            ballast.delete().send().expect(204);
+        }
+        (server.metric("checkpoints_total") > before + 6).then_some(())
+    });
+    assert!(server.metric("segment_live_bytes") > 0);
     let options = server.kill();
     fs::create_dir_all(&dir).expect("tests/fixtures is writable");
     tar(&["-czf"], &dir.join("data.tar.gz"), options.data_dir());

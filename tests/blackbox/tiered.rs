@@ -25,14 +25,6 @@ fn tiny(shards: usize) -> Options {
         .flag("memory-bytes-max", shards << 18)
 }
 
-/// A metric, summed over the shards.
-fn metric(server: &Server, name: &str) -> u64 {
-    let metrics = Request::to(server.admin_address(), "GET", "/__ursula/metrics");
-    let metrics = metrics.send().expect(200).json();
-    let shards = metrics["shards"].as_array().expect("shards").iter();
-    shards.map(|shard| shard[name].as_u64().expect(name)).sum()
-}
-
 /// Appends what is not refused for the moment: there is little memory.
 fn append(stream: &Stream<'_>, content_type: &str, body: &[u8]) {
     eventually("it is taken", || {
@@ -121,7 +113,7 @@ impl Filled {
             small,
         };
         eventually("most of it is in segments", || {
-            (metric(server, "segment_live_bytes") > 1 << 20).then_some(())
+            (server.metric("segment_live_bytes") > 1 << 20).then_some(())
         });
         filled
     }
@@ -177,7 +169,7 @@ fn what_left_memory_is_read_as_before_over_kills_and_other_numbers_of_shards() {
     let server = tiny(2).start();
     let filled = Filled::new(&server);
     let budget = 2 << 18;
-    assert!(metric(&server, "memory_bytes") <= budget);
+    assert!(server.metric("memory_bytes") <= budget);
     filled.check(&server);
     let mut options = server.kill();
     for shards in [2, 1, 4, 8, 2] {
@@ -291,10 +283,10 @@ fn snapshots_retention_and_bootstrap_look_at_what_is_on_disk() {
     };
     check(&server);
     // Another checkpoint of its shard moves the snapshot's body into a block.
-    let before = metric(&server, "checkpoints_total");
+    let before = server.metric("checkpoints_total");
     eventually("each shard has written a checkpoint", || {
         append(&create(&server, OCTETS), OCTETS, &[1; 60_000]);
-        (metric(&server, "checkpoints_total") > before + 4).then_some(())
+        (server.metric("checkpoints_total") > before + 4).then_some(())
     });
     check(&server);
     let server = server.kill_and_restart();
@@ -382,13 +374,13 @@ fn a_purged_bucket_leaves_the_disk() {
         append(&stream, OCTETS, &[3; 60_000]);
     }
     eventually("it is in segments", || {
-        (metric(&server, "segment_live_bytes") > 4 << 20).then_some(())
+        (server.metric("segment_live_bytes") > 4 << 20).then_some(())
     });
     let path = format!("/__ursula/purge/{bucket}");
     let purge = Request::to(server.admin_address(), "DELETE", path);
     assert!(purge.send().status < 300);
     eventually("no block of it is live", || {
-        (metric(&server, "segment_live_bytes") < 4_000).then_some(())
+        (server.metric("segment_live_bytes") < 4_000).then_some(())
     });
     let journals = 2 * 3 * (2 << 20);
     let dir = server.options().data_dir().to_owned();
