@@ -25,6 +25,7 @@
 mod glommio_disk;
 mod probe;
 mod read_only;
+mod ring_setup;
 mod simulated;
 
 use std::fs;

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::common::disk::inspect;
 use crate::common::eventually;
-use crate::common::http::{Request, Response};
+use crate::common::http::{Request, Response, metric};
 use crate::common::server::{Options, Server};
 use crate::common::stream::{JSON, OCTETS, Stream, Surface, TEXT};
 
@@ -302,15 +302,15 @@ fn make_a_fixture() {
     let server = options(SHARDS).start();
     let expected = fill(&server);
     // Until what it says is in a checkpoint and in segments; the journal behind it says the rest.
-    let before = server.metric("checkpoints_total");
+    let before = metric(&server, "checkpoints_total");
     eventually("each shard has written checkpoints", || {
         for _ in 0..8 {
             let ballast = Stream::with_body(&server, Surface::Bucket, OCTETS, [7; 9_000]);
             ballast.delete().send().expect(204);
         }
-        (server.metric("checkpoints_total") > before + 6).then_some(())
+        (metric(&server, "checkpoints_total") > before + 6).then_some(())
     });
-    assert!(server.metric("segment_live_bytes") > 0);
+    assert!(metric(&server, "segment_live_bytes") > 0);
     let options = server.kill();
     fs::create_dir_all(&dir).expect("tests/fixtures is writable");
     tar(&["-czf"], &dir.join("data.tar.gz"), options.data_dir());

@@ -10,7 +10,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::common::eventually;
-use crate::common::http::Request;
+use crate::common::http::{Request, metric};
 use crate::common::server::{Options, Server};
 use crate::common::sse::EventSource;
 use crate::common::stream::{JSON, OCTETS, Stream, Surface, TEXT, offset, unique};
@@ -113,7 +113,7 @@ impl Filled {
             small,
         };
         eventually("most of it is in segments", || {
-            (server.metric("segment_live_bytes") > 1 << 20).then_some(())
+            (metric(server, "segment_live_bytes") > 1 << 20).then_some(())
         });
         filled
     }
@@ -169,7 +169,7 @@ fn what_left_memory_is_read_as_before_over_kills_and_other_numbers_of_shards() {
     let server = tiny(2).start();
     let filled = Filled::new(&server);
     let budget = 2 << 18;
-    assert!(server.metric("memory_bytes") <= budget);
+    assert!(metric(&server, "memory_bytes") <= budget);
     filled.check(&server);
     let mut options = server.kill();
     for shards in [2, 1, 4, 8, 2] {
@@ -283,10 +283,10 @@ fn snapshots_retention_and_bootstrap_look_at_what_is_on_disk() {
     };
     check(&server);
     // Another checkpoint of its shard moves the snapshot's body into a block.
-    let before = server.metric("checkpoints_total");
+    let before = metric(&server, "checkpoints_total");
     eventually("each shard has written a checkpoint", || {
         append(&create(&server, OCTETS), OCTETS, &[1; 60_000]);
-        (server.metric("checkpoints_total") > before + 4).then_some(())
+        (metric(&server, "checkpoints_total") > before + 4).then_some(())
     });
     check(&server);
     let server = server.kill_and_restart();
@@ -374,13 +374,13 @@ fn a_purged_bucket_leaves_the_disk() {
         append(&stream, OCTETS, &[3; 60_000]);
     }
     eventually("it is in segments", || {
-        (server.metric("segment_live_bytes") > 4 << 20).then_some(())
+        (metric(&server, "segment_live_bytes") > 4 << 20).then_some(())
     });
     let path = format!("/__ursula/purge/{bucket}");
     let purge = Request::to(server.admin_address(), "DELETE", path);
     assert!(purge.send().status < 300);
     eventually("no block of it is live", || {
-        (server.metric("segment_live_bytes") < 4_000).then_some(())
+        (metric(&server, "segment_live_bytes") < 4_000).then_some(())
     });
     let journals = 2 * 3 * (2 << 20);
     let dir = server.options().data_dir().to_owned();

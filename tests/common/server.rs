@@ -17,8 +17,6 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::http::Request;
-
 /// Bound on a start, recovery included, and on a stop.
 const LIFECYCLE_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -182,14 +180,6 @@ impl Server {
     /// Where the admin plane is served.
     pub fn admin_address(&self) -> SocketAddr {
         self.admin
-    }
-
-    /// A metric, summed over the shards.
-    pub fn metric(&self, name: &str) -> u64 {
-        let metrics = Request::to(self.admin_address(), "GET", "/__ursula/metrics");
-        let metrics = metrics.send().expect(200).json();
-        let shards = metrics["shards"].as_array().expect("shards").iter();
-        shards.map(|shard| shard[name].as_u64().expect(name)).sum()
     }
 
     /// The server's log so far.
