@@ -47,3 +47,23 @@ fn multipart() {
 fn range() {
     fuzz(&targets::RANGE);
 }
+
+#[test]
+fn fields() {
+    fuzz(&targets::FIELDS);
+}
+
+#[test]
+fn record() {
+    fuzz(&targets::RECORD);
+}
+
+#[test]
+fn sse() {
+    fuzz(&targets::SSE);
+}
+
+#[test]
+fn answer() {
+    fuzz(&targets::ANSWER);
+}

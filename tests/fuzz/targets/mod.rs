@@ -1,6 +1,8 @@
 //! What is fuzzed. Nothing here knows which engine feeds it.
 
+mod answer;
 mod body;
+mod fields;
 mod head;
 mod journal;
 mod json;
@@ -10,18 +12,24 @@ mod mixed;
 mod multipart;
 mod pipeline;
 mod range;
+mod record;
+mod sse;
 mod target;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use thalweg::base::rng::Rng;
 
+pub use answer::ANSWER;
 pub use body::BODY;
+pub use fields::FIELDS;
 pub use head::HEAD;
 pub use journal::JOURNAL;
 pub use json::JSON;
 pub use multipart::MULTIPART;
 pub use range::RANGE;
+pub use record::RECORD;
+pub use sse::SSE;
 pub use target::TARGET;
 
 /// Something that reads bytes, and what must hold whatever they are.
@@ -38,7 +46,9 @@ pub struct Target {
 
 /// Every target.
 #[allow(dead_code, reason = "for the engine that picks one by name")]
-pub const ALL: [&Target; 7] = [&HEAD, &BODY, &TARGET, &JSON, &JOURNAL, &MULTIPART, &RANGE];
+pub const ALL: [&Target; 11] = [
+    &HEAD, &BODY, &TARGET, &FIELDS, &JSON, &JOURNAL, &RECORD, &MULTIPART, &RANGE, &SSE, &ANSWER,
+];
 
 /// A number for a kind of input.
 fn kind(of: impl Hash) -> u64 {
