@@ -410,7 +410,8 @@ impl<D: Disk> Keeper<D> {
         }
         let mut next = Some(0);
         while let Some(from) = next {
-            if self.shard.has_failed() {
+            // A stop does not wait for a checkpoint: the next start reads more of the journal.
+            if self.shard.has_failed() || self.shard.keeper.stop.get() {
                 return Err(Trouble::Stopped);
             }
             let slice = self.shard.begin_slice(from);
@@ -445,6 +446,9 @@ impl<D: Disk> Keeper<D> {
             })
             .await?;
         for group in groups(&live) {
+            if self.shard.keeper.stop.get() {
+                return Err(Trouble::Stopped);
+            }
             let bytes = self.reader.read(group).await?;
             let blocks: Vec<NewBlock> = group
                 .iter()
