@@ -184,7 +184,7 @@ fn admin_page() {
     let Some(chromium) = available("the admin page", ready) else {
         return;
     };
-    let server = start(2);
+    let server = Options::new(2).start();
     let mut script = Command::new("node");
     script
         .arg("admin_page.mjs")

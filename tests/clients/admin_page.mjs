@@ -70,6 +70,7 @@ async function look(browser, width, colorScheme) {
   const text = await page.evaluate(() => document.body.innerText)
   assert.match(text, /serving/)
   assert.match(text, /appends \d[\d.]*k?\/s/)
+  assert.match(text, /SSE events [1-9\d][\d.]*\/s/)
   assert.match(text, /p99 [\d.]+ (µs|ms)/)
   assert.match(text, /shard 1/)
   assert.match(text, /of [\d.]+ [GM]iB/)

@@ -66,7 +66,7 @@ function sheet(id) {
 }
 
 /** An axis of values: where a value goes, from 0 to 1, and which values are labelled. */
-function axis(most, least, log) {
+function axis(most, least, log, base) {
   if (log) {
     const low = Math.floor(Math.log10(Math.max(least, 1e-3)))
     const high = Math.max(low + 1, Math.ceil(Math.log10(Math.max(most, 1e-2))))
@@ -74,8 +74,10 @@ function axis(most, least, log) {
     return { at: (v) => (Math.log10(Math.max(v, 10 ** low)) - low) / (high - low), ticks }
   }
   const raw = Math.max(most, 4) / 4
-  const unit = 10 ** Math.floor(Math.log10(raw))
-  const step = [1, 2, 5, 10].map((f) => f * unit).find((s) => s >= raw)
+  // Steps that read well: 20 k/s, but 32 KiB/s.
+  const power = base ** Math.floor(Math.log(raw) / Math.log(base) + 1e-9)
+  const steps = base === 2 ? [1, 2] : [1, 2, 5, 10]
+  const step = steps.map((f) => f * power).find((s) => s >= raw) ?? base * power
   return { at: (v) => v / (4 * step), ticks: [0, 1, 2, 3, 4].map((i) => i * step) }
 }
 
@@ -84,7 +86,7 @@ function plot(id, names, form, unit, log) {
   const { pen, width, height } = sheet(id)
   const lines = past[id]
   const known = lines.flat().filter((v) => v != null)
-  const y = axis(Math.max(0, ...known), Math.min(...known, Infinity), log)
+  const y = axis(Math.max(0, ...known), Math.min(...known, Infinity), log, form === bytes ? 2 : 10)
   const labels = y.ticks.map((v) => form(v) + unit)
   const left = Math.ceil(Math.max(...labels.map((l) => pen.measureText(l).width))) + 10
   const [right, top, bottom] = [width - 10, 8, height - 22]
@@ -98,7 +100,7 @@ function plot(id, names, form, unit, log) {
     pen.textAlign = "right"
     pen.fillText(labels[i], left - 6, at + 4)
   })
-  for (const ago of [120, 90, 60, 30, 0]) {
+  for (const ago of width < 420 ? [120, 60, 0] : [120, 90, 60, 30, 0]) {
     pen.textAlign = ago === 0 ? "right" : ago === 120 ? "left" : "center"
     const at = right - (ago / SECONDS) * (right - left)
     pen.fillText(ago === 0 ? "now" : ago === 120 ? "2 min ago" : `−${ago} s`, at, height - 5)
