@@ -438,6 +438,35 @@ fn expect_continue_of_a_refused_append_gets_the_final_status(server: &Server) {
     octets(server).append(OCTETS, "x");
 }
 
+/// HTTP case 5: a client that hangs up on a refusal, before or after it has read it, is nothing to
+/// warn of.
+#[test]
+fn hanging_up_on_a_refusal_is_no_noise() {
+    let server = Options::new(1).start();
+    let before = server.log().len();
+    let closed = octets(&server);
+    closed.close();
+    let absent = Stream::absent(&server, Surface::Bucket);
+    for (stream, length) in [(&absent, 5), (&closed, 5), (&octets(&server), 1_u64 << 40)] {
+        for reads in [true, false] {
+            let mut connection = Connection::to(&server);
+            let head = append_head(stream);
+            connection.write(format!(
+                "{head}Content-Length: {length}\r\nExpect: 100-continue\r\n\r\n"
+            ));
+            if reads {
+                assert!(connection.read_head().status >= 400);
+            }
+        }
+    }
+    octets(&server).append(OCTETS, "x");
+    // The server hears of the last hang-up by now.
+    thread::sleep(Duration::from_millis(300));
+    let log = server.log().split_off(before);
+    let noise = |line: &&str| line.contains("WARN") || line.contains("ERROR");
+    assert_eq!(log.lines().find(noise), None, "{log}");
+}
+
 /// RFC 9110 10.1.1: another expectation is 417.
 fn an_unknown_expectation_is_417(server: &Server) {
     let stream = octets(server);
