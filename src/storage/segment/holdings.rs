@@ -25,7 +25,9 @@ pub struct Segment {
     /// Its identity.
     pub id: SegmentId,
     live_bytes: AtomicU64,
-    /// Bytes that the file takes on disk.
+    /// Length of the file.
+    file_bytes: AtomicU64,
+    /// Bytes that the file takes on disk: its length without its holes.
     taken_bytes: AtomicU64,
     /// Shards that have live blocks in it.
     holders: AtomicUsize,
@@ -45,6 +47,7 @@ impl Segment {
         Arc::new(Self {
             id,
             live_bytes: AtomicU64::new(0),
+            file_bytes: AtomicU64::new(0),
             taken_bytes: AtomicU64::new(0),
             holders: AtomicUsize::new(0),
             sealed: AtomicBool::new(sealed),
@@ -66,7 +69,17 @@ impl Segment {
 
     /// Says how long the file is; holes are taken off by [`Holdings::take_punchable`].
     pub fn set_taken_bytes(&self, bytes: u64) {
+        self.file_bytes.store(bytes, Ordering::Relaxed);
         self.taken_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// A hole of `bytes` was made.
+    fn give_back(&self, bytes: u64) {
+        let less = |taken: u64| Some(taken.saturating_sub(bytes));
+        // It always succeeds: `less` is never `None`.
+        let _ = self
+            .taken_bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
     /// Nothing is written to it any more: it goes with its last live block.
@@ -221,7 +234,12 @@ impl Holdings {
             {
                 continue;
             }
-            let whole = |start: u64, end: u64| start.next_multiple_of(page)..end - end % page;
+            // A start cuts a file behind its last live block: what died there takes no space.
+            let file_end = segment.file_bytes.load(Ordering::Relaxed);
+            let whole = |start: u64, end: u64| {
+                let end = end.min(file_end);
+                start.next_multiple_of(page)..end - end % page
+            };
             let worth = |range: &Range<u64>| range.end >= range.start + PUNCH_BYTES_MIN;
             let found: Vec<(u64, Range<u64>)> = holding
                 .dead
@@ -241,7 +259,7 @@ impl Holdings {
                     }
                 }
                 let bytes = range.end - range.start;
-                segment.taken_bytes.fetch_sub(bytes, Ordering::Relaxed);
+                segment.give_back(bytes);
                 ranges.push((segment.id, range));
             }
         }
@@ -344,6 +362,23 @@ mod tests {
             }
             assert!(holes > u64::from(end) / 2, "seed {seed}");
         }
+    }
+
+    /// Seed 13052 of the shard's simulation: more was given back than the file had.
+    #[test]
+    fn what_a_start_has_cut_off_is_not_given_back_again() {
+        let graveyard = SegmentGraveyard::default();
+        let mut known = HashMap::new();
+        let segment = intern(&mut known, SegmentId(1), &graveyard);
+        let mut held = Holdings::new();
+        let (live, dead) = (place(4096, 10), place(8192, 65536));
+        held.adopt(&segment, live);
+        held.adopt(&segment, dead);
+        held.release(dead);
+        segment.set_taken_bytes(8192);
+        drop((segment, known));
+        assert_eq!(held.take_punchable(9), vec![]);
+        assert_eq!(held.taken_bytes(), 8192);
     }
 
     #[test]
