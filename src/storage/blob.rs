@@ -26,7 +26,7 @@ use std::{
 use crossbeam::queue::SegQueue;
 
 use super::{
-    disk::{Access, Disk, DiskFile, write_whole},
+    disk::{Access, Disk, DiskFile, list_by, open_named, remove_if_there, write_whole},
     error::StorageError,
 };
 use crate::base::limits::{DISK_ALIGN, DISK_IO_BYTES_MAX, Durability};
@@ -194,10 +194,8 @@ impl<D: Disk> BlobStore<D> {
                 return;
             };
             let path = self.path(id);
-            if let Err(error) = self.disk.remove(&path).await
-                && error.kind() != std::io::ErrorKind::NotFound
-            {
-                tracing::warn!(path = %path.display(), "cannot remove a blob: {error}");
+            if let Err(error) = remove_if_there(&self.disk, &path).await {
+                tracing::warn!("{error}");
             }
         }
     }
@@ -208,13 +206,7 @@ impl<D: Disk> BlobStore<D> {
     /// [`StorageError::MissingFile`], [`StorageError::WrongLength`], [`StorageError::Io`].
     pub async fn check(&self, id: BlobId, len: u64) -> Result<(), StorageError> {
         let path = self.path(id);
-        let file = match self.disk.open(&path, Access::Read).await {
-            Ok(file) => file,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Err(StorageError::MissingFile { path });
-            }
-            Err(error) => return Err(StorageError::io("open", &path)(error)),
-        };
+        let file = open_named(&self.disk, &path, Access::Read).await?;
         let found = file.len().await.map_err(StorageError::io("stat", &path))?;
         // A failure to close a file that was only looked at loses nothing.
         let _ = file.close().await;
@@ -233,19 +225,7 @@ impl<D: Disk> BlobStore<D> {
     /// # Errors
     /// [`StorageError::Io`].
     pub async fn list(&self) -> Result<(Vec<BlobId>, Vec<PathBuf>), StorageError> {
-        let names = self
-            .disk
-            .list_dir(&self.dir)
-            .await
-            .map_err(StorageError::io("list", &self.dir))?;
-        let (mut blobs, mut unknown) = (Vec::new(), Vec::new());
-        for name in names {
-            match BlobId::parse(&name) {
-                Some(id) => blobs.push(id),
-                None => unknown.push(self.dir.join(name)),
-            }
-        }
-        Ok((blobs, unknown))
+        list_by(&self.disk, &self.dir, BlobId::parse).await
     }
 
     /// Checks that every blob in `named` has a file, and removes the files that no record names: a

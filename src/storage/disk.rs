@@ -32,7 +32,7 @@ use std::fs;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::ops::Deref;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -148,6 +148,72 @@ pub async fn write_whole<F: DiskFile>(
         written,
         expected,
     })
+}
+
+/// Opens the file `path`; `None` if there is none.
+///
+/// # Errors
+/// [`StorageError::Io`].
+pub async fn open_if_there<D: Disk>(
+    disk: &D,
+    path: &Path,
+    access: Access,
+) -> Result<Option<D::File>, StorageError> {
+    match disk.open(path, access).await {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(StorageError::io("open", path)(error)),
+    }
+}
+
+/// Opens the file `path`, which something names.
+///
+/// # Errors
+/// [`StorageError::MissingFile`], [`StorageError::Io`].
+pub async fn open_named<D: Disk>(
+    disk: &D,
+    path: &Path,
+    access: Access,
+) -> Result<D::File, StorageError> {
+    let file = open_if_there(disk, path, access).await?;
+    file.ok_or_else(|| StorageError::MissingFile {
+        path: path.to_owned(),
+    })
+}
+
+/// What the names in a directory stand for, in the order of the names, and the names that stand for
+/// nothing.
+///
+/// # Errors
+/// [`StorageError::Io`].
+pub async fn list_by<D: Disk, T>(
+    disk: &D,
+    dir: &Path,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Result<(Vec<T>, Vec<PathBuf>), StorageError> {
+    let names = disk.list_dir(dir).await;
+    let names = names.map_err(StorageError::io("list", dir))?;
+    let (mut known, mut unknown) = (Vec::new(), Vec::new());
+    for name in names {
+        match parse(&name) {
+            Some(parsed) => known.push(parsed),
+            None => unknown.push(dir.join(name)),
+        }
+    }
+    Ok((known, unknown))
+}
+
+/// Removes a file; one that is not there is fine.
+///
+/// # Errors
+/// [`StorageError::Io`].
+pub async fn remove_if_there<D: Disk>(disk: &D, path: &Path) -> Result<(), StorageError> {
+    match disk.remove(path).await {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(StorageError::io("remove", path)(error))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Writes buffers one behind the other from `offset` on, all of them on their way together.

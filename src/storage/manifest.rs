@@ -25,6 +25,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::error::StorageError;
+use super::fields::{u32_at, u64_at};
 use crate::base::checksum::Checksum;
 
 /// Version of the whole data directory's format. Version 1 had no segments and no checkpoints; its
@@ -152,7 +153,7 @@ impl Manifest {
         if head[0..8] != MAGIC {
             return Err(damaged());
         }
-        let format_version = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
+        let format_version = u32_at(head, 8);
         if !(FORMAT_VERSION_MIN..=FORMAT_VERSION).contains(&format_version) {
             return Err(StorageError::UnsupportedFormat {
                 path: path.to_owned(),
@@ -161,16 +162,10 @@ impl Manifest {
             });
         }
         let bytes: &[u8; BYTES] = bytes.try_into().map_err(|_| damaged())?;
-        let checksum = u32::from_le_bytes([head[12], head[13], head[14], head[15]]);
-        if Checksum::seeded(0).with(&bytes[16..]).value() != checksum {
+        if Checksum::seeded(0).with(&bytes[16..]).value() != u32_at(bytes, 12) {
             return Err(damaged());
         }
-        let u64_at = |at: usize| {
-            let mut field = [0; 8];
-            field.copy_from_slice(&bytes[at..at + 8]);
-            u64::from_le_bytes(field)
-        };
-        let (shards, flags) = (u64_at(56) as u32, (u64_at(56) >> 32) as u32);
+        let (shards, flags) = (u32_at(bytes, 56), u32_at(bytes, 60));
         let mut secret = [0; 16];
         secret.copy_from_slice(&bytes[40..56]);
         if shards == 0 {
@@ -178,12 +173,12 @@ impl Manifest {
         }
         Ok(Self {
             format_version,
-            layout: u64_at(16),
+            layout: u64_at(bytes, 16),
             shards,
             started: flags & FLAG_STARTED != 0,
-            boot_epoch: u64_at(24),
+            boot_epoch: u64_at(bytes, 24),
             secret,
-            incarnation_blocks: u64_at(32),
+            incarnation_blocks: u64_at(bytes, 32),
         })
     }
 }

@@ -27,6 +27,7 @@ pub mod checkpoint;
 pub mod data_dir;
 pub mod disk;
 pub mod error;
+mod fields;
 pub mod journal;
 pub mod manifest;
 pub mod segment;

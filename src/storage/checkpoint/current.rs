@@ -17,15 +17,15 @@
 //! renamed over the old one, directory synced. A crash before the rename leaves
 //! the old one, a crash after it the new one.
 
-use std::io;
 use std::path::Path;
 
-use super::format::{FORMAT, u32_at, u64_at};
-use super::{FIRST_WRITTEN, Identity, numbers, remove_if_there};
+use super::format::FORMAT;
+use super::{FIRST_WRITTEN, Identity, numbers};
 use crate::base::checksum::Checksum;
 use crate::base::limits::DISK_ALIGN;
-use crate::storage::disk::{Access, Disk, DiskFile, write_whole};
+use crate::storage::disk::{Access, Disk, DiskFile, open_if_there, remove_if_there, write_whole};
 use crate::storage::error::StorageError;
+use crate::storage::fields::{u32_at, u64_at};
 use crate::storage::journal::Position;
 
 const MAGIC: [u8; 8] = *b"THALWEGK";
@@ -55,16 +55,12 @@ impl Current {
         identity: &Identity,
     ) -> Result<Option<Self>, StorageError> {
         let path = identity.current_path();
-        let file = match disk.open(&path, Access::Read).await {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let newest = numbers(disk, identity).await?.pop();
-                return match newest.is_some_and(|number| number >= FIRST_WRITTEN) {
-                    true => Err(StorageError::MissingFile { path }),
-                    false => Ok(None),
-                };
-            }
-            Err(error) => return Err(StorageError::io("open", &path)(error)),
+        let Some(file) = open_if_there(disk, &path, Access::Read).await? else {
+            let newest = numbers(disk, identity).await?.pop();
+            return match newest.is_some_and(|number| number >= FIRST_WRITTEN) {
+                true => Err(StorageError::MissingFile { path }),
+                false => Ok(None),
+            };
         };
         let len = file.len().await.map_err(StorageError::io("stat", &path))?;
         let block = file

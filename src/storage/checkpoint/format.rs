@@ -34,6 +34,7 @@
 use super::Identity;
 use crate::base::checksum::Checksum;
 use crate::base::limits::DISK_ALIGN;
+use crate::storage::fields::{u32_at, u64_at};
 use crate::storage::journal::Position;
 
 /// Version of everything in this file.
@@ -243,16 +244,4 @@ impl<'a> Iterator for Entries<'a> {
             }
         }
     }
-}
-
-pub(super) fn u32_at<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
-    let mut field = [0; 4];
-    field.copy_from_slice(&bytes[at..at + 4]);
-    u32::from_le_bytes(field)
-}
-
-pub(super) fn u64_at<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
-    let mut field = [0; 8];
-    field.copy_from_slice(&bytes[at..at + 8]);
-    u64::from_le_bytes(field)
 }

@@ -44,10 +44,9 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use super::disk::Disk;
+use super::disk::{Disk, list_by, remove_if_there};
 use super::error::StorageError;
 
 pub use self::current::Current;
@@ -103,13 +102,8 @@ fn parse_number(name: &str) -> Option<u64> {
 
 /// The numbers of the checkpoints in a shard's directory, in order.
 async fn numbers<D: Disk>(disk: &D, identity: &Identity) -> Result<Vec<u64>, StorageError> {
-    let dir = &identity.dir;
-    let names = disk
-        .list_dir(dir)
-        .await
-        .map_err(StorageError::io("list", dir))?;
-    let mut numbers: Vec<u64> = names.iter().filter_map(|name| parse_number(name)).collect();
-    numbers.sort_unstable();
+    // Names are sorted, and numbers are written with all their digits.
+    let (numbers, _) = list_by(disk, &identity.dir, parse_number).await?;
     Ok(numbers)
 }
 
@@ -150,14 +144,4 @@ pub async fn remove_others<D: Disk>(
         }
     }
     Ok(unknown)
-}
-
-/// Removes a file; one that is not there is fine.
-async fn remove_if_there<D: Disk>(disk: &D, path: &Path) -> Result<(), StorageError> {
-    match disk.remove(path).await {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(StorageError::io("remove", path)(error))
-        }
-        _ => Ok(()),
-    }
 }

@@ -4,13 +4,12 @@
 //! is larger. A header is believed only when it verifies, so the window never
 //! grows on a damaged file's word, and never beyond the file.
 
-use std::io;
 use std::path::PathBuf;
 
 use super::format::{CHUNK_BYTES, ChunkHeader, Entries, FORMAT, HEADER_BYTES, HeaderError, Totals};
 use super::{Current, Identity, numbers};
 use crate::base::limits::{DISK_ALIGN, DISK_IO_BYTES_MAX};
-use crate::storage::disk::{Access, Disk, DiskFile};
+use crate::storage::disk::{Access, Disk, DiskFile, open_if_there};
 use crate::storage::error::{ApplyError, StorageError};
 use crate::storage::journal::Position;
 
@@ -202,10 +201,8 @@ impl<'a, D: Disk> Reader<'a, D> {
         number: u64,
     ) -> Result<Option<Self>, StorageError> {
         let path = identity.path(number);
-        let file = match disk.open(&path, Access::Read).await {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(StorageError::io("open", &path)(error)),
+        let Some(file) = open_if_there(disk, &path, Access::Read).await? else {
+            return Ok(None);
         };
         let len = file.len().await.map_err(StorageError::io("stat", &path))?;
         Ok(Some(Self {

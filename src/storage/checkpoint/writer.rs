@@ -13,9 +13,9 @@ use super::format::{
     CHUNK_BYTES, ChunkHeader, ENTRY_BYTES_MAX, ENTRY_HEADER_BYTES, HEADER_BYTES, Totals,
     chunk_bytes,
 };
-use super::{Current, Identity, remove_if_there};
+use super::{Current, Identity};
 use crate::base::limits::DISK_IO_BYTES_MAX;
-use crate::storage::disk::{Access, Disk, DiskFile, write_whole};
+use crate::storage::disk::{Access, Disk, DiskFile, remove_if_there, write_whole};
 use crate::storage::error::StorageError;
 use crate::storage::journal::Position;
 

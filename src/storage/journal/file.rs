@@ -10,7 +10,7 @@
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use super::format::{FILE_HEADER_BYTES, FORMAT, FileHeader, FileHeaderError};
+use super::format::{FILE_HEADER_BYTES, FORMAT, FileHeader};
 use crate::base::limits::DISK_IO_BYTES_MAX;
 use crate::storage::disk::{Access, Disk, DiskFile, write_whole};
 use crate::storage::error::StorageError;
@@ -96,14 +96,7 @@ impl<D: Disk> JournalFile<D> {
             .map_err(StorageError::io_at("read", &path, 0))?;
         let header = match FileHeader::decode(&block) {
             Ok(header) => header,
-            Err(FileHeaderError::Damaged) => return Err(StorageError::DamagedFileHeader { path }),
-            Err(FileHeaderError::Format(found)) => {
-                return Err(StorageError::UnsupportedFormat {
-                    path,
-                    found,
-                    supported: FORMAT,
-                });
-            }
+            Err(error) => return Err(error.of(path, FORMAT)),
         };
         if header.file_number != number {
             return Err(StorageError::ForeignFile { path });

@@ -37,6 +37,7 @@
 use super::FILE_BYTES_MAX;
 use crate::base::checksum::Checksum;
 use crate::base::limits::DISK_ALIGN;
+use crate::storage::fields::{FileHeaderError, u32_at, u64_at};
 
 /// Version of everything in this file.
 pub(super) const FORMAT: u32 = 1;
@@ -71,13 +72,6 @@ pub(super) struct FileHeader {
     pub(super) file_number: u64,
     pub(super) file_bytes: u64,
     pub(super) shard: u32,
-}
-
-/// Why a file's first block was not accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FileHeaderError {
-    Damaged,
-    Format(u32),
 }
 
 impl FileHeader {
@@ -234,18 +228,6 @@ impl<'a> Iterator for Records<'a> {
             }
         }
     }
-}
-
-fn u32_at<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
-    let mut field = [0; 4];
-    field.copy_from_slice(&bytes[at..at + 4]);
-    u32::from_le_bytes(field)
-}
-
-fn u64_at<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
-    let mut field = [0; 8];
-    field.copy_from_slice(&bytes[at..at + 8]);
-    u64::from_le_bytes(field)
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@
 
 use crate::base::checksum::Checksum;
 use crate::base::limits::{BLOCK_BYTES_MAX, DISK_ALIGN};
+use crate::storage::fields::{FileHeaderError, u32_at, u64_at};
 
 /// Version of everything in this file.
 pub(super) const FORMAT: u32 = 1;
@@ -118,13 +119,6 @@ pub(super) fn encode_file_header(id: SegmentId, seed: u64, block: &mut [u8]) {
     head[12..16].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// Why a file's first block was not accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FileHeaderError {
-    Damaged,
-    Format(u32),
-}
-
 /// Checks the first block of a file.
 pub(super) fn check_file_header(
     id: SegmentId,
@@ -207,18 +201,6 @@ pub(super) fn verify_block(place: Place, key: BlockKey, seed: u64, bytes: &[u8])
     let header: &[u8; BLOCK_HEADER_BYTES] = block.first_chunk()?;
     let checksum = Checksum::seeded(seed).with(&block[8..]).value();
     (checksum == u32_at(header, 4)).then(|| &block[BLOCK_HEADER_BYTES..])
-}
-
-fn u32_at<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
-    let mut field = [0; 4];
-    field.copy_from_slice(&bytes[at..at + 4]);
-    u32::from_le_bytes(field)
-}
-
-fn u64_at<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
-    let mut field = [0; 8];
-    field.copy_from_slice(&bytes[at..at + 8]);
-    u64::from_le_bytes(field)
 }
 
 #[cfg(test)]

@@ -13,11 +13,11 @@ use std::rc::Rc;
 use lru::LruCache;
 
 use super::format::{
-    BLOCK_HEADER_BYTES, BlockKey, FILE_HEADER_BYTES, FORMAT, FileHeaderError, Place, SegmentId,
-    check_file_header, decode_block_header, verify_block,
+    BLOCK_HEADER_BYTES, BlockKey, FILE_HEADER_BYTES, FORMAT, Place, SegmentId, check_file_header,
+    decode_block_header, verify_block,
 };
 use crate::base::limits::{BLOCK_BYTES_MAX, DISK_ALIGN, DISK_IO_BYTES_MAX};
-use crate::storage::disk::{Access, Disk, DiskFile, ReadBuf};
+use crate::storage::disk::{Access, Disk, DiskFile, ReadBuf, open_named};
 use crate::storage::error::StorageError;
 
 const PAGE: u64 = DISK_ALIGN as u64;
@@ -243,27 +243,13 @@ impl<D: Disk> BlockReader<D> {
             return Ok(open.clone());
         }
         let path = self.path(id);
-        let file = match inner.disk.open(&path, Access::Read).await {
-            Ok(file) => file,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Err(StorageError::MissingFile { path });
-            }
-            Err(error) => return Err(StorageError::io("open", &path)(error)),
-        };
+        let file = open_named(&inner.disk, &path, Access::Read).await?;
         let header = file
             .read_at(0, FILE_HEADER_BYTES)
             .await
             .map_err(StorageError::io_at("read", &path, 0))?;
-        match check_file_header(id, inner.seed, &header) {
-            Ok(()) => {}
-            Err(FileHeaderError::Damaged) => return Err(StorageError::DamagedFileHeader { path }),
-            Err(FileHeaderError::Format(found)) => {
-                return Err(StorageError::UnsupportedFormat {
-                    path,
-                    found,
-                    supported: FORMAT,
-                });
-            }
+        if let Err(error) = check_file_header(id, inner.seed, &header) {
+            return Err(error.of(path, FORMAT));
         }
         let open = Rc::new(OpenFile { file, path });
         inner.files.borrow_mut().put(id, open.clone());

@@ -9,7 +9,9 @@ use super::format::{FILE_HEADER_BYTES, SegmentId, encode_file_header};
 use super::holdings::{Segment, SegmentGraveyard};
 use super::reader::BlockReader;
 use crate::base::limits::DISK_ALIGN;
-use crate::storage::disk::{Access, Disk, DiskFile, write_whole};
+use crate::storage::disk::{
+    Access, Disk, DiskFile, list_by, open_named, remove_if_there, write_whole,
+};
 use crate::storage::error::StorageError;
 
 /// Name of the directory of segments in the data directory.
@@ -31,18 +33,7 @@ pub async fn list<D: Disk>(
     disk: &D,
     dir: &Path,
 ) -> Result<(Vec<SegmentId>, Vec<PathBuf>), StorageError> {
-    let names = disk
-        .list_dir(dir)
-        .await
-        .map_err(StorageError::io("list", dir))?;
-    let (mut segments, mut unknown) = (Vec::new(), Vec::new());
-    for name in names {
-        match SegmentId::parse(&name) {
-            Some(id) => segments.push(id),
-            None => unknown.push(dir.join(name)),
-        }
-    }
-    Ok((segments, unknown))
+    list_by(disk, dir, SegmentId::parse).await
 }
 
 /// At start: checks that every segment in `named` is there and reaches as far as its streams need
@@ -83,12 +74,7 @@ pub async fn reconcile<D: Disk>(
     }
     for id in named.keys() {
         let path = dir.join(id.name());
-        if let Err(error) = disk.open(&path, Access::Read).await {
-            if error.kind() == std::io::ErrorKind::NotFound {
-                return Err(StorageError::MissingFile { path });
-            }
-            return Err(StorageError::io("open", &path)(error));
-        }
+        open_named(disk, &path, Access::Read).await?;
     }
     Ok(())
 }
@@ -195,10 +181,8 @@ pub async fn bury<D: Disk>(
             let _ = file.truncate(0).await;
             let _ = file.close().await;
         }
-        if let Err(error) = disk.remove(&path).await
-            && error.kind() != std::io::ErrorKind::NotFound
-        {
-            tracing::warn!(path = %path.display(), "cannot remove a segment: {error}");
+        if let Err(error) = remove_if_there(disk, &path).await {
+            tracing::warn!("{error}");
         }
     }
 }
