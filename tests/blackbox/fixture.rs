@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::common::disk::inspect;
 use crate::common::eventually;
-use crate::common::http::{Request, Response, metric};
+use crate::common::http::{Request, Response};
+use crate::common::observe::metric;
 use crate::common::server::{Options, Server};
 use crate::common::stream::{JSON, OCTETS, Stream, Surface, TEXT};
 

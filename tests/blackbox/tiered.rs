@@ -10,7 +10,8 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::common::eventually;
-use crate::common::http::{Request, metric};
+use crate::common::http::Request;
+use crate::common::observe::{await_metric, metric};
 use crate::common::server::{Options, Server};
 use crate::common::sse::EventSource;
 use crate::common::stream::{JSON, OCTETS, Stream, Surface, TEXT, offset, unique};
@@ -112,9 +113,7 @@ impl Filled {
             text: (text.key().to_owned(), lines),
             small,
         };
-        eventually("most of it is in segments", || {
-            (metric(server, "segment_live_bytes") > 1 << 20).then_some(())
-        });
+        await_metric(server, "segment_live_bytes", |bytes| bytes > 1 << 20);
         filled
     }
 
@@ -373,15 +372,11 @@ fn a_purged_bucket_leaves_the_disk() {
             .expect(201);
         append(&stream, OCTETS, &[3; 60_000]);
     }
-    eventually("it is in segments", || {
-        (metric(&server, "segment_live_bytes") > 4 << 20).then_some(())
-    });
+    await_metric(&server, "segment_live_bytes", |bytes| bytes > 4 << 20);
     let path = format!("/__ursula/purge/{bucket}");
     let purge = Request::to(server.admin_address(), "DELETE", path);
     assert!(purge.send().status < 300);
-    eventually("no block of it is live", || {
-        (metric(&server, "segment_live_bytes") < 4_000).then_some(())
-    });
+    await_metric(&server, "segment_live_bytes", |bytes| bytes < 4_000);
     let journals = 2 * 3 * (2 << 20);
     let dir = server.options().data_dir().to_owned();
     eventually("its space is back", || {

@@ -7,6 +7,8 @@
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use super::disk::files;
 use super::eventually;
@@ -132,8 +134,14 @@ pub fn options() -> Options {
         .flag("memory-bytes-max", "8MiB")
 }
 
-fn checkpoints(server: &Server) -> u64 {
-    metric(server, "checkpoints_total")
+/// Checkpoints written, once no more are: metrics are some hundred milliseconds old.
+fn settled_checkpoints(server: &Server) -> u64 {
+    let mut before = None;
+    eventually("no more checkpoints are written", || {
+        let count = metric(server, "checkpoints_total");
+        thread::sleep(Duration::from_millis(400));
+        (before.replace(count) == Some(count)).then_some(count)
+    })
 }
 
 impl Cold {
@@ -171,12 +179,15 @@ impl Cold {
         let at = |index: usize| Stream::at(server, Surface::Bucket, &streams[index].0);
         let publish = at(SNAPSHOT).request("PUT", "/snapshot/4").body(snapshot());
         publish.send().expect(204);
-        // Two more, so that one of them has begun after all this.
-        let enough = checkpoints(server) + 2;
+        // Two more, so that one of them has begun after all this; and then none for what comes last.
+        let enough = settled_checkpoints(server) + 2;
         let filler = create();
-        eventually("a checkpoint has it all", || {
-            put(&filler, &[0; 200_000]);
-            (checkpoints(server) >= enough).then_some(())
+        eventually("a checkpoint has it all, and the next is not near", || {
+            for _ in 0..5 {
+                put(&filler, &[0; 200_000]);
+            }
+            let has_enough = settled_checkpoints(server) >= enough;
+            (has_enough && metric(server, "journal_bytes") < 512 << 10).then_some(())
         });
         filler.delete().send().expect(204);
         for (key, body) in &mut streams {

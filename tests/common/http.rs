@@ -99,14 +99,6 @@ impl Request {
     }
 }
 
-/// A metric of a server, summed over its shards.
-pub fn metric(server: &Server, name: &str) -> u64 {
-    let metrics = Request::to(server.admin_address(), "GET", "/__ursula/metrics");
-    let metrics = metrics.send().expect(200).json();
-    let shards = metrics["shards"].as_array().expect("shards").iter();
-    shards.map(|shard| shard[name].as_u64().expect(name)).sum()
-}
-
 /// An answer.
 #[derive(Clone, Debug)]
 pub struct Response {
