@@ -518,7 +518,7 @@ impl Client {
         let blocks = body.blocks();
         let mut ahead = match blocks.is_empty() {
             true => None,
-            false => Some(ReadAhead::charged(&self.core, blocks).map_err(|_| SocketError::Shed)?),
+            false => Some(ReadAhead::charged(&self.core, &blocks).map_err(|_| SocketError::Shed)?),
         };
         let head = self.out.get(self.answer_at..).unwrap_or_default();
         self.watch.status = status_of(head);

@@ -15,7 +15,7 @@ use glommio::timer::Timer;
 use crate::{
     base::limits::{EVENT_BYTES_MAX, LONG_POLL_BUCKET_MS, UNSENT_SMALL_BYTES},
     http::{
-        answer::{Body, Envelope, Source},
+        answer::{Body, Envelope},
         connection::Connection,
         encode,
         operation::ReadOperation,
@@ -123,13 +123,10 @@ async fn answer_read(
     envelope: &Envelope,
     out: &mut Vec<u8>,
 ) -> Result<Body, Refusal> {
-    let runs = std::mem::take(&mut reply.runs);
-    let sources = if reply.window.len() <= read::SMALL_BYTES_MAX {
-        let loaded = core.load(runs).await?;
-        loaded.into_iter().map(Source::Memory).collect()
-    } else {
-        core.sources(runs).await?
-    };
+    let mut sources = core.sources(std::mem::take(&mut reply.runs)).await?;
+    if reply.window.len() <= read::SMALL_BYTES_MAX {
+        sources = core.in_memory(sources).await?;
+    }
     let is_long_poll = operation.query.live == Live::LongPoll;
     let context = ReadContext {
         surface: operation.surface,

@@ -56,12 +56,13 @@ use std::{
 };
 
 use crate::{
+    base::limits::SEGMENT_FILES_OPEN_MAX,
     protocol::incarnation::Allocator,
     server::{
         config::Config,
         error::StartError,
         reshard::{self, disk, on_executor},
-        verify::{OPEN_FILES_MAX, Verifier},
+        verify::Verifier,
     },
     shard::{
         checkpoint::Restore,
@@ -366,7 +367,7 @@ impl Ground {
         let disk = disk(&self.segments_dir).await?;
         let dir = self.segments_dir.clone();
         Ok(Verifier {
-            blocks: BlockReader::new(disk, dir, self.segment_seed, OPEN_FILES_MAX),
+            blocks: BlockReader::new(disk, dir, self.segment_seed, SEGMENT_FILES_OPEN_MAX),
             blobs: self.blobs().await?,
         })
     }

@@ -24,7 +24,8 @@ use crate::{
     },
     storage::{
         StorageError,
-        segment::{BlockBytes, BlockKey, Place, span_fits},
+        disk::GlommioDisk,
+        segment::{BlockBytes, BlockKey, BlockReader, Place, reads},
     },
 };
 
@@ -64,9 +65,8 @@ impl Core {
     /// [`Refusal::Internal`] when a source no longer has what it should.
     pub async fn sources(&self, runs: Vec<Run>) -> Result<VecDeque<Source>, Refusal> {
         let mut sources = VecDeque::with_capacity(runs.len());
-        // Taken from the back, so that what replaces a run comes in its place.
-        let mut left: Vec<Run> = runs.into_iter().rev().collect();
-        while let Some(run) = left.pop() {
+        let mut left = VecDeque::from(runs);
+        while let Some(run) = left.pop_front() {
             match run {
                 Run::Memory(bytes) => sources.push_back(Source::Memory(bytes)),
                 Run::Block(run) => sources.push_back(Source::Block(run)),
@@ -78,7 +78,10 @@ impl Core {
                     };
                     let owner = self.placement.owner(&run.key);
                     match self.call_shard(owner, inherit).await? {
-                        Reply::Inherited(Some(runs)) => left.extend(runs.into_iter().rev()),
+                        // They come in its place.
+                        Reply::Inherited(Some(runs)) => {
+                            runs.into_iter().rev().for_each(|run| left.push_front(run));
+                        }
                         _ => return Err(Refusal::Internal),
                     }
                 }
@@ -93,20 +96,34 @@ impl Core {
     /// [`Refusal::Internal`]; the log says why.
     pub async fn load(&self, runs: Vec<Run>) -> Result<Vec<Bytes>, Refusal> {
         let sources = self.sources(runs).await?;
-        let blocks = sources.iter().filter_map(Source::block).cloned().collect();
-        let mut ahead = ReadAhead::new(self, blocks, 1);
-        let mut loaded = Vec::with_capacity(sources.len());
-        for source in sources {
-            match source {
-                Source::Memory(bytes) => loaded.push(bytes),
-                Source::Block(_) => {
-                    let block = ahead.next().await?;
-                    loaded.push(Bytes::copy_from_slice(&block));
-                }
-                Source::File(..) => return Err(Refusal::Internal),
+        let in_memory = self.in_memory(sources).await?;
+        let bytes = in_memory.into_iter().map(|source| match source {
+            Source::Memory(bytes) => Ok(bytes),
+            Source::Block(_) | Source::File(..) => Err(Refusal::Internal),
+        });
+        bytes.collect()
+    }
+
+    /// The same sources, with the bytes of blocks in memory.
+    ///
+    /// # Errors
+    /// [`Refusal::Internal`]; the log says why.
+    pub async fn in_memory(
+        &self,
+        mut sources: VecDeque<Source>,
+    ) -> Result<VecDeque<Source>, Refusal> {
+        let blocks: Vec<BlockRun> = sources.iter().filter_map(Source::block).cloned().collect();
+        if blocks.is_empty() {
+            return Ok(sources);
+        }
+        let mut ahead = ReadAhead::new(self, &blocks, 1);
+        for source in &mut sources {
+            if source.block().is_some() {
+                let block = ahead.next().await?;
+                *source = Source::Memory(Bytes::copy_from_slice(&block));
             }
         }
-        Ok(loaded)
+        Ok(sources)
     }
 
     /// The bytes of runs, in memory, charged to what clients have yet to take if they were not in
@@ -156,7 +173,7 @@ type Reading = Task<Result<Vec<BlockBytes>, StorageError>>;
 
 /// Reads the blocks of one answer in order, several reads ahead.
 pub struct ReadAhead {
-    core: crate::storage::segment::BlockReader<crate::storage::disk::GlommioDisk>,
+    reader: BlockReader<GlommioDisk>,
     plan: VecDeque<Group>,
     under_way: VecDeque<(Group, Reading)>,
     ready: VecDeque<Loaded>,
@@ -167,25 +184,10 @@ pub struct ReadAhead {
 impl ReadAhead {
     /// Plans the reads of `blocks`, at most `depth` of them at once, each of at most 1 MiB.
     #[must_use]
-    pub fn new(core: &Core, blocks: Vec<BlockRun>, depth: usize) -> Self {
-        let mut plan: VecDeque<Group> = VecDeque::new();
-        for run in blocks {
-            let fits = plan
-                .back()
-                .and_then(|group| group.first())
-                .is_some_and(|first| span_fits(first.place, run.place));
-            let follows = plan
-                .back()
-                .and_then(|group| group.last())
-                .is_some_and(|last| u64::from(run.place.offset) >= last.place.end());
-            match plan.back_mut() {
-                Some(group) if fits && follows => group.push(run),
-                _ => plan.push_back(vec![run]),
-            }
-        }
+    pub fn new(core: &Core, blocks: &[BlockRun], depth: usize) -> Self {
         Self {
-            core: core.blocks.clone(),
-            plan,
+            reader: core.blocks.clone(),
+            plan: reads(blocks, |run| run.place).map(<[_]>::to_vec).collect(),
             under_way: VecDeque::new(),
             ready: VecDeque::new(),
             depth,
@@ -198,7 +200,7 @@ impl ReadAhead {
     ///
     /// # Errors
     /// [`Refusal::BodyBudget`] when there is no room for a single read.
-    pub fn charged(core: &Rc<Core>, blocks: Vec<BlockRun>) -> Result<Self, Refusal> {
+    pub fn charged(core: &Rc<Core>, blocks: &[BlockRun]) -> Result<Self, Refusal> {
         let mut ahead = Self::new(core, blocks, READ_AHEAD_MAX);
         let mut charge = core.unsent.charge();
         ahead.depth = ahead.depth.min(ahead.plan.len()).max(1);
@@ -229,7 +231,7 @@ impl ReadAhead {
             {
                 let wanted: Vec<(Place, BlockKey)> =
                     group.iter().map(|run| (run.place, run.key)).collect();
-                let reader = self.core.clone();
+                let reader = self.reader.clone();
                 let read = glommio::spawn_local(async move { reader.read(&wanted).await });
                 self.under_way.push_back((group, read));
             }

@@ -9,12 +9,9 @@ use crate::{
         StorageError,
         blob::BlobStore,
         disk::Disk,
-        segment::{BlockKey, BlockKind, BlockReader, Place, span_fits},
+        segment::{BlockKey, BlockKind, BlockReader, Place, reads},
     },
 };
-
-/// Segments kept open.
-pub const OPEN_FILES_MAX: usize = 64;
 
 /// Reads what streams name.
 pub struct Verifier<D: Disk> {
@@ -64,11 +61,7 @@ impl<D: Disk> Verifier<D> {
             .chain(bodies.map(|place| (place, blob_key(owner))))
             .collect();
         let mut bad = Vec::new();
-        let mut left = wanted.as_slice();
-        while let Some(first) = left.first() {
-            let count = together(left, first.0);
-            let (group, rest) = left.split_at(count);
-            left = rest;
+        for group in reads(&wanted, |(place, _)| *place) {
             if self.blocks.read(group).await.is_ok() {
                 continue;
             }
@@ -115,15 +108,4 @@ impl<D: Disk> Verifier<D> {
         }
         Ok(digester.finish() == snapshot.meta.digest)
     }
-}
-
-/// How many of `blocks` one read may bring, at least one.
-fn together(blocks: &[(Place, BlockKey)], first: Place) -> usize {
-    let follows = |pair: &[(Place, BlockKey)]| match pair {
-        [(before, _), (next, _)] => {
-            span_fits(first, *next) && u64::from(next.offset) >= before.end()
-        }
-        _ => false,
-    };
-    1 + blocks.windows(2).take_while(|pair| follows(pair)).count()
 }

@@ -48,8 +48,8 @@ use crate::{
         disk::Disk,
         journal::{Journal, Position, Stage as _},
         segment::{
-            BlockKey, BlockReader, NewBlock, Place, SegmentGraveyard, SegmentId, SegmentWriter,
-            bury, punch, span_fits,
+            BlockReader, NewBlock, Place, SegmentGraveyard, SegmentId, SegmentWriter, bury, punch,
+            reads,
         },
     },
 };
@@ -301,7 +301,7 @@ impl<D: Disk> Keeper<D> {
         let mut counts = Vec::with_capacity(flushes.len());
         for flush in &flushes {
             let mut pieces = Vec::with_capacity(flush.reads.len() + flush.pieces.len());
-            for group in groups(&flush.reads) {
+            for group in reads(&flush.reads, |(place, _)| *place) {
                 for bytes in self.reader.read(group).await? {
                     pieces.push(Bytes::copy_from_slice(&bytes));
                 }
@@ -445,7 +445,7 @@ impl<D: Disk> Keeper<D> {
                 }
             })
             .await?;
-        for group in groups(&live) {
+        for group in reads(&live, |(place, _)| *place) {
             if self.shard.keeper.stop.get() {
                 return Err(Trouble::Stopped);
             }
@@ -481,21 +481,6 @@ impl<D: Disk> Keeper<D> {
         bury(&self.disk, dir, graveyard, &self.reader, RECLAIM_MAX).await;
         Ok(())
     }
-}
-
-/// Cuts blocks, which lie in ascending order, into runs that one read brings.
-fn groups(blocks: &[(Place, BlockKey)]) -> impl Iterator<Item = &[(Place, BlockKey)]> {
-    let mut rest = blocks;
-    std::iter::from_fn(move || {
-        let (first, _) = rest.first()?;
-        let len = rest
-            .iter()
-            .position(|(place, _)| !span_fits(*first, *place))
-            .unwrap_or(rest.len());
-        let (group, others) = rest.split_at(len.max(1));
-        rest = others;
-        Some(group)
-    })
 }
 
 /// What of a shard is where.

@@ -13,13 +13,13 @@ use super::report::{
     StreamReport, User,
 };
 use crate::{
-    base::limits::Durability,
+    base::limits::{Durability, SEGMENT_FILES_OPEN_MAX},
     protocol::{
         expiry::Lifetime,
         incarnation::{Allocator, Incarnation},
         snapshot::hex,
     },
-    server::verify::{OPEN_FILES_MAX, Verifier},
+    server::verify::Verifier,
     shard::{
         checkpoint::Restore,
         recovery,
@@ -427,7 +427,7 @@ fn verifier(directory: &Path, segment_seed: u64) -> Verifier<ReadOnlyDisk> {
     );
     let graveyard = Graveyard::default();
     Verifier {
-        blocks: BlockReader::new(ReadOnlyDisk, segments, segment_seed, OPEN_FILES_MAX),
+        blocks: BlockReader::new(ReadOnlyDisk, segments, segment_seed, SEGMENT_FILES_OPEN_MAX),
         blobs: BlobStore::new(ReadOnlyDisk, blobs, Durability::Sync, graveyard),
     }
 }

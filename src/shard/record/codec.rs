@@ -2,6 +2,7 @@
 
 use super::BlobRecord;
 use crate::{
+    base::limits::BLOCK_BYTES_MAX,
     protocol::{
         content_type::ContentType, expiry::Lifetime, fork::ForkOrigin, incarnation::Incarnation,
         producer::Digest, stream_key::StreamKey,
@@ -177,11 +178,14 @@ impl<'a> Reader<'a> {
     }
 
     pub(in crate::shard) fn place(&mut self) -> Option<Place> {
-        Some(Place {
+        let place = Place {
             segment: SegmentId(self.u64()?),
             offset: self.u32()?,
             len: self.u32()?,
-        })
+        };
+        // What a place says is read at once: no block is longer.
+        let is_block = (1..=BLOCK_BYTES_MAX).contains(&(place.len as usize));
+        is_block.then_some(place)
     }
 
     pub(in crate::shard) fn digest(&mut self) -> Option<Digest> {

@@ -33,6 +33,6 @@ mod writer;
 
 pub use self::format::{BlockKey, BlockKind, Place, SegmentId};
 pub use self::holdings::{Holdings, Segment, SegmentGraveyard, intern};
-pub use self::reader::{BlockBytes, BlockReader, ScanReport, span_fits};
+pub use self::reader::{BlockBytes, BlockReader, ScanReport, reads};
 pub use self::store::{DIR_NAME, bury, list, mend, prepare_dir, punch, reconcile};
 pub use self::writer::{NewBlock, SegmentStats, SegmentWriter, WriterOptions};

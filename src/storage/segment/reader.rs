@@ -70,13 +70,27 @@ pub struct ScanReport {
     pub skipped_bytes: u64,
 }
 
-/// Whether one read may bring both blocks, of which `first` lies before `next`.
-#[must_use]
-pub fn span_fits(first: Place, next: Place) -> bool {
-    let from = u64::from(first.offset) / PAGE * PAGE;
-    first.segment == next.segment
-        && first.offset <= next.offset
-        && next.end().next_multiple_of(PAGE) - from <= DISK_IO_BYTES_MAX as u64
+/// Cuts blocks into runs that one read may bring ([`BlockReader::read`]): of one segment, each behind
+/// the one before it, and together no more than a disk is asked for at once.
+pub fn reads<T>(blocks: &[T], place: impl Fn(&T) -> Place) -> impl Iterator<Item = &[T]> {
+    let mut rest = blocks;
+    std::iter::from_fn(move || {
+        let first = place(rest.first()?);
+        let from = u64::from(first.offset) / PAGE * PAGE;
+        let goes_on = |pair: &[T]| match pair {
+            [before, next] => {
+                let (before, next) = (place(before), place(next));
+                next.segment == first.segment
+                    && u64::from(next.offset) >= before.end()
+                    && next.end().next_multiple_of(PAGE) - from <= DISK_IO_BYTES_MAX as u64
+            }
+            _ => false,
+        };
+        let len = 1 + rest.windows(2).take_while(|pair| goes_on(pair)).count();
+        let (run, others) = rest.split_at_checked(len)?;
+        rest = others;
+        Some(run)
+    })
 }
 
 impl<D: Disk> BlockReader<D> {
@@ -92,7 +106,7 @@ impl<D: Disk> BlockReader<D> {
         }))
     }
 
-    /// Reads blocks that lie in ascending order and fit one read ([`span_fits`]).
+    /// Reads blocks that one read may bring ([`reads`]).
     ///
     /// # Errors
     /// [`StorageError::DamagedBlock`] when one is not there whole, or is another;
@@ -104,7 +118,10 @@ impl<D: Disk> BlockReader<D> {
         let (Some((first, _)), Some((last, _))) = (blocks.first(), blocks.last()) else {
             return Ok(Vec::new());
         };
-        assert!(span_fits(*first, *last), "blocks of one read lie together");
+        assert!(
+            reads(blocks, |(place, _)| *place).count() == 1,
+            "blocks of one read lie together"
+        );
         let open = self.open(first.segment).await?;
         let from = u64::from(first.offset) / PAGE * PAGE;
         let len = (last.end().next_multiple_of(PAGE) - from) as usize;

@@ -98,20 +98,23 @@ fn what_is_written_is_read_back_over_rolls_and_crashes() {
             let refused = block_on(reader.read(&[(*place, other)]));
             assert!(matches!(refused, Err(StorageError::DamagedBlock { .. })));
         }
-        // All of them, in order, and in groups.
-        let mut at = 0;
-        while at < all.len() {
-            let first = all[at].0;
-            let group: Vec<_> = all[at..]
-                .iter()
-                .take_while(|(place, ..)| span_fits(first, *place))
-                .map(|(place, key, _)| (*place, *key))
-                .collect();
-            let read = block_on(reader.read(&group)).expect("read");
-            for (bytes, (_, _, expected)) in read.iter().zip(&all[at..]) {
-                assert_eq!(&bytes[..], &expected[..]);
+        // All of them, in the order in which they lie and in another, in as few reads as can be.
+        let mut mixed = all.clone();
+        for at in (1..mixed.len()).rev() {
+            mixed.swap(at, rng.below(at as u64 + 1) as usize);
+        }
+        for order in [&all, &mixed] {
+            let mut count = 0;
+            for group in reads(order, |(place, ..)| *place) {
+                let wanted: Vec<_> = group.iter().map(|(place, key, _)| (*place, *key)).collect();
+                let read = block_on(reader.read(&wanted)).expect("read");
+                assert_eq!(read.len(), group.len());
+                for (bytes, (_, _, expected)) in read.iter().zip(group) {
+                    assert_eq!(&bytes[..], &expected[..]);
+                }
+                count += group.len();
             }
-            at += group.len();
+            assert_eq!(count, order.len());
         }
         let (ids, _) = block_on(list(&disk, Path::new(DIR))).expect("listed");
         let mut scanned = Vec::new();
