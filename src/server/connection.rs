@@ -34,10 +34,7 @@ use crate::{
         budget::Charge,
         core::{Core, Pending},
         exchange::{FilePieces, perform, yield_if_needed},
-        latency::{
-            status_of,
-            stopwatch::{Stage, Stopwatch},
-        },
+        latency::{Timed, stopwatch::Stage},
         live,
         socket::{Socket, SocketError},
         stored::ReadAhead,
@@ -63,7 +60,7 @@ pub async fn serve(core: Rc<Core>, socket: Socket) {
         head_charge: None,
         served: 0,
         arrived_ns: 0,
-        watch: Stopwatch::default(),
+        watch: Timed::default(),
         unwritten: Vec::new(),
         answer_at: 0,
         core: core.clone(),
@@ -86,7 +83,7 @@ struct Client {
     socket: Socket,
     connection: Connection,
     out: Vec<u8>,
-    pending: VecDeque<(Pending, Envelope, Stopwatch)>,
+    pending: VecDeque<(Pending, Envelope, Timed)>,
     /// While a head is waited for: its deadline is set, and this is what it is charged.
     head_charge: Option<Charge>,
     /// Requests served since its last turn, or since it last was idle.
@@ -94,9 +91,9 @@ struct Client {
     /// When the bytes came that are next to be looked at.
     arrived_ns: u64,
     /// Times the request in hand.
-    watch: Stopwatch,
+    watch: Timed,
     /// Time the requests whose answers are in `out`, or were until now.
-    unwritten: Vec<Stopwatch>,
+    unwritten: Vec<Timed>,
     /// Where in `out` the answer to the request in hand begins.
     answer_at: usize,
 }
@@ -278,7 +275,7 @@ impl Client {
         });
         match (operation, body) {
             (Ok(Operation::Append(mut request)), Ok(body)) => {
-                self.watch.body_bytes = body.received;
+                self.watch.set_body_bytes(body.received);
                 request.body = body.bytes;
                 let key = request.key.clone();
                 let pending = self.core.call(&key, Request::Append(request));
@@ -342,8 +339,7 @@ impl Client {
         let latency = &self.core.latency;
         match latency.scope(&mut self.watch, opened).await {
             Ok(stream) => {
-                self.watch.status = 200;
-                self.core.latency.opened(&self.watch);
+                self.core.latency.opened(&mut self.watch);
                 // Only the position is kept while it waits.
                 if self.connection.finish() == Next::Close {
                     // Nothing to drain: this gives the buffers back.
@@ -385,7 +381,7 @@ impl Client {
             parse::Framing::Length(len) => Some(len),
             _ => None,
         };
-        let started_ns = self.core.clock.monotonic_ns();
+        let mut waiting_since_ns = None;
         loop {
             match self.connection.next_body() {
                 BodyEvent::Piece(piece) => {
@@ -423,7 +419,8 @@ impl Client {
                     self.settle().await;
                     self.flush().await?;
                     let limits = &self.core.limits;
-                    let spent_ns = self.core.clock.monotonic_ns().saturating_sub(started_ns);
+                    let now_ns = self.core.clock.monotonic_ns();
+                    let spent_ns = now_ns - *waiting_since_ns.get_or_insert(now_ns);
                     let left = limits
                         .body_total_timeout
                         .saturating_sub(Duration::from_nanos(spent_ns));
@@ -483,7 +480,7 @@ impl Client {
                 Ok(Reply::Appended(appended)) => {
                     append::answer(&envelope, &shared, &appended, &mut self.out);
                     self.core.metrics.appends_total.count(1);
-                    let bytes = watch.body_bytes;
+                    let bytes = watch.body_bytes();
                     self.core.metrics.append_bytes_total.count(bytes);
                     None
                 }
@@ -494,7 +491,7 @@ impl Client {
                 self.core.metrics.refusals_total.increment();
                 answer::refuse(&envelope, &shared, &refusal, &mut self.out);
             }
-            watch.status = status_of(self.out.get(answer_at..).unwrap_or_default());
+            watch.answered(self.out.get(answer_at..).unwrap_or_default());
             self.unwritten.push(watch);
         }
         self.answer_at = self.out.len();
@@ -521,7 +518,7 @@ impl Client {
             false => Some(ReadAhead::charged(&self.core, &blocks).map_err(|_| SocketError::Shed)?),
         };
         let head = self.out.get(self.answer_at..).unwrap_or_default();
-        self.watch.status = status_of(head);
+        self.watch.answered(head);
         loop {
             match body.next(&mut self.out) {
                 Piece::Done => break,

@@ -45,14 +45,74 @@ use crate::{
     storage::journal::BatchTimes,
 };
 
+/// Requests whose times are gathered before they go into histograms: together each histogram is
+/// fetched into the cache once for all of them.
+const GATHERED_MAX: usize = 32;
+
 /// One core's profile and what it takes to measure.
 pub struct Latency {
     clock: Rc<dyn Clock>,
     /// The watch of the request whose future is being polled.
-    current: RefCell<Stopwatch>,
-    profile: RefCell<Profile>,
+    current: RefCell<Timed>,
+    gathered: RefCell<Gathered>,
     resets: Cell<u64>,
     slow: Slow,
+}
+
+/// What is measured, and the watches on their way there and back.
+struct Gathered {
+    profile: Profile,
+    /// Of requests that are over.
+    over: Vec<Box<Stopwatch>>,
+    /// To be used again; at most [`GATHERED_MAX`].
+    unused: Vec<Box<Stopwatch>>,
+}
+
+impl Gathered {
+    fn add(&mut self, watch: Box<Stopwatch>) {
+        self.over.push(watch);
+        if self.over.len() >= GATHERED_MAX {
+            self.record();
+        }
+    }
+
+    fn record(&mut self) {
+        self.profile.requests(&self.over);
+        self.unused.append(&mut self.over);
+        self.unused.truncate(GATHERED_MAX);
+    }
+}
+
+/// A request's watch, where there is one: moved about with what it times, and small.
+#[derive(Debug, Default)]
+pub struct Timed(Option<Box<Stopwatch>>);
+
+impl Timed {
+    /// When its last stage ended, in nanoseconds; 0 without a watch.
+    #[must_use]
+    pub fn last_ns(&self) -> u64 {
+        self.0.as_ref().map_or(0, |watch| watch.last_ns())
+    }
+
+    /// Bytes of its body as it was sent.
+    #[must_use]
+    pub fn body_bytes(&self) -> u64 {
+        self.0.as_ref().map_or(0, |watch| watch.body_bytes)
+    }
+
+    /// Its body is there.
+    pub fn set_body_bytes(&mut self, bytes: u64) {
+        if let Some(watch) = &mut self.0 {
+            watch.body_bytes = bytes;
+        }
+    }
+
+    /// Its answer's head begins `text`.
+    pub fn answered(&mut self, text: &[u8]) {
+        if let Some(watch) = &mut self.0 {
+            watch.status = status_of(text);
+        }
+    }
 }
 
 impl Latency {
@@ -60,7 +120,11 @@ impl Latency {
     #[must_use]
     pub fn new(clock: Rc<dyn Clock>, slow: Slow) -> Self {
         Self {
-            profile: RefCell::new(Profile::new(clock.now_ms())),
+            gathered: RefCell::new(Gathered {
+                profile: Profile::new(clock.now_ms()),
+                over: Vec::with_capacity(GATHERED_MAX),
+                unused: Vec::with_capacity(2 * GATHERED_MAX),
+            }),
             current: RefCell::default(),
             resets: Cell::new(0),
             clock,
@@ -75,24 +139,24 @@ impl Latency {
     }
 
     /// The watch of a request that came at `arrived_ns` and is now known by name.
-    pub fn start(&self, arrived_ns: u64, method: Method, target: &[u8]) -> Stopwatch {
-        let mut watch = Stopwatch::started(arrived_ns);
+    pub fn start(&self, arrived_ns: u64, method: Method, target: &[u8]) -> Timed {
+        let unused = self.gathered.borrow_mut().unused.pop();
+        let mut watch = unused.unwrap_or_default();
+        *watch = Stopwatch::started(arrived_ns);
         self.slow.name(&mut watch, method, target);
-        self.lap(&mut watch, Stage::Head);
-        watch
+        watch.lap(Stage::Head, self.clock.monotonic_ns());
+        Timed(Some(watch))
     }
 
     /// `stage` has just ended.
-    pub fn lap(&self, watch: &mut Stopwatch, stage: Stage) {
-        watch.lap(stage, self.clock.monotonic_ns());
+    pub fn lap(&self, watch: &mut Timed, stage: Stage) {
+        if let Some(watch) = &mut watch.0 {
+            watch.lap(stage, self.clock.monotonic_ns());
+        }
     }
 
     /// Times on `watch` what `future` waits for.
-    pub fn scope<'a, F: Future + Unpin>(
-        &'a self,
-        watch: &'a mut Stopwatch,
-        future: F,
-    ) -> Scope<'a, F> {
+    pub fn scope<'a, F: Future + Unpin>(&'a self, watch: &'a mut Timed, future: F) -> Scope<'a, F> {
         Scope {
             latency: self,
             watch,
@@ -103,14 +167,18 @@ impl Latency {
     /// An outcome was taken up that came by `trip`. Whether it had to be waited for decides if
     /// there was a wake-up to time.
     pub fn follow(&self, trip: &Trip, waited: bool) {
-        let now_ns = if waited { self.now_ns() } else { 0 };
-        self.current.borrow_mut().follow(trip, now_ns);
+        if let Some(watch) = &mut self.current.borrow_mut().0 {
+            let now_ns = if waited { self.now_ns() } else { 0 };
+            watch.follow(trip, now_ns);
+        }
     }
 
     /// A long-poll has waited; until `published_ns` if what woke it is data, readable since then.
     pub fn parked(&self, published_ns: Option<u64>) {
+        let Some(watch) = &mut self.current.borrow_mut().0 else {
+            return;
+        };
         let now_ns = self.now_ns();
-        let watch = &mut *self.current.borrow_mut();
         // A moment from before the wait is that of an earlier change: this one's is not known yet.
         let published_ns = published_ns.filter(|&published_ns| published_ns > watch.last_ns());
         watch.lap(Stage::Wait, published_ns.unwrap_or(now_ns));
@@ -126,50 +194,55 @@ impl Latency {
         if published_ns > *seen_ns {
             *seen_ns = published_ns;
             let ns = self.now_ns().saturating_sub(published_ns);
-            self.profile.borrow_mut().record(Series::SseDelivery, ns);
+            let profile = &mut self.gathered.borrow_mut().profile;
+            profile.record(Series::SseDelivery, ns);
         }
     }
 
     /// Requests are over: their answers are written.
-    pub fn written(&self, watches: &mut Vec<Stopwatch>) {
+    pub fn written(&self, watches: &mut Vec<Timed>) {
         if watches.is_empty() {
             return;
         }
         let now_ns = self.now_ns();
-        let mut profile = self.profile.borrow_mut();
-        for mut watch in watches.drain(..) {
+        let mut gathered = self.gathered.borrow_mut();
+        for mut watch in watches.drain(..).filter_map(|watch| watch.0) {
             watch.lap(Stage::Write, now_ns);
-            profile.request(&watch);
             self.slow.consider(&watch);
+            gathered.add(watch);
         }
     }
 
-    /// A request is over whose answer is written by another's measure: an event stream has begun.
-    pub fn opened(&self, watch: &Stopwatch) {
-        self.profile.borrow_mut().request(watch);
-        self.slow.consider(watch);
+    /// A request is over whose answer goes on for long: an event stream has begun.
+    pub fn opened(&self, watch: &mut Timed) {
+        if let Some(mut watch) = watch.0.take() {
+            watch.status = 200;
+            self.slow.consider(&watch);
+            self.gathered.borrow_mut().add(watch);
+        }
     }
 
     /// A batch of this core's journal is durable.
     pub fn batch(&self, times: BatchTimes) {
-        self.profile.borrow_mut().batch(times);
+        self.gathered.borrow_mut().profile.batch(times);
     }
 
     /// Lays a copy out if the operator has asked for one.
     pub fn serve(&self, shelf: &Shelf) {
         let Some(asked) = shelf.asked() else { return };
-        let mut profile = self.profile.borrow_mut();
+        let gathered = &mut *self.gathered.borrow_mut();
+        gathered.record();
         if self.resets.replace(asked.resets) != asked.resets {
-            profile.reset(self.clock.now_ms());
+            gathered.profile.reset(self.clock.now_ms());
         }
-        shelf.give(asked, profile.clone());
+        shelf.give(asked, gathered.profile.clone());
     }
 }
 
 /// A future that is timed on a stopwatch.
 pub struct Scope<'a, F> {
     latency: &'a Latency,
-    watch: &'a mut Stopwatch,
+    watch: &'a mut Timed,
     future: F,
 }
 
@@ -178,7 +251,7 @@ impl<F: Future + Unpin> Future for Scope<'_, F> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = &mut *self;
-        let swap = |watch: &mut Stopwatch| {
+        let swap = |watch: &mut Timed| {
             mem::swap(&mut *this.latency.current.borrow_mut(), watch);
         };
         swap(this.watch);
@@ -189,13 +262,13 @@ impl<F: Future + Unpin> Future for Scope<'_, F> {
 }
 
 /// The status of an answer, from its head; 0 if this is none.
-#[must_use]
-pub fn status_of(head: &[u8]) -> u16 {
-    let digits = head.get(9..12).unwrap_or_default();
-    std::str::from_utf8(digits)
-        .ok()
-        .and_then(|digits| digits.parse().ok())
-        .unwrap_or(0)
+fn status_of(head: &[u8]) -> u16 {
+    match head.get(8..12) {
+        Some(&[b' ', a @ b'1'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9']) => [a, b, c]
+            .iter()
+            .fold(0, |status, digit| status * 10 + u16::from(digit - b'0')),
+        _ => 0,
+    }
 }
 
 #[cfg(test)]
@@ -206,8 +279,12 @@ mod tests {
     use std::time::Duration;
 
     fn measured(latency: &Latency) -> Vec<(&'static str, u64)> {
-        let profile = latency.profile.borrow();
-        let series = profile.iter().filter(|(_, times)| times.sum_ns > 0);
+        let gathered = &mut *latency.gathered.borrow_mut();
+        gathered.record();
+        let series = gathered
+            .profile
+            .iter()
+            .filter(|(_, times)| times.sum_ns > 0);
         series
             .map(|(of, times)| (of.name(), times.sum_ns))
             .collect()
@@ -307,11 +384,12 @@ mod tests {
                 .map(|(_, times)| times.histogram.len())
                 .sum::<u64>()
         };
-        latency.written(&mut vec![Stopwatch::started(0)]);
-        assert_eq!(count(shelf.ask(false)), 2);
+        latency.written(&mut vec![latency.start(0, Method::Get, b"/")]);
+        // Head, write and the request.
+        assert_eq!(count(shelf.ask(false)), 3);
         assert_eq!(count(shelf.ask(true)), 0);
-        latency.written(&mut vec![Stopwatch::started(0)]);
-        assert_eq!(count(shelf.ask(false)), 2);
+        latency.written(&mut vec![latency.start(0, Method::Get, b"/")]);
+        assert_eq!(count(shelf.ask(false)), 3);
     }
 
     #[test]

@@ -202,15 +202,19 @@ impl Profile {
         }
     }
 
-    /// Takes note of a request that is over.
-    pub fn request(&mut self, watch: &Stopwatch) {
-        for (stage, ns) in watch.stages() {
-            self.record(Series::Stage(stage), ns);
+    /// Takes note of requests that are over.
+    pub fn requests(&mut self, over: &[Box<Stopwatch>]) {
+        for stage in Stage::ALL {
+            for ns in over.iter().filter_map(|watch| watch.spent_ns(stage)) {
+                self.record(Series::Stage(stage), ns);
+            }
         }
-        self.record(Series::Request, watch.total_ns());
-        if watch.published_ns > 0 {
-            let ns = watch.last_ns().saturating_sub(watch.published_ns);
-            self.record(Series::LongPollDelivery, ns);
+        for watch in over {
+            self.record(Series::Request, watch.total_ns());
+            if watch.published_ns > 0 {
+                let ns = watch.last_ns().saturating_sub(watch.published_ns);
+                self.record(Series::LongPollDelivery, ns);
+            }
         }
     }
 

@@ -146,11 +146,18 @@ impl Stopwatch {
         self.last_ns
     }
 
+    /// The time spent in a stage, if it passed through it.
+    #[must_use]
+    pub fn spent_ns(&self, stage: Stage) -> Option<u64> {
+        let index = stage as usize;
+        let has_passed = self.passed & (1 << index) != 0;
+        self.spent_ns.get(index).copied().filter(|_| has_passed)
+    }
+
     /// The time spent in each stage it passed through.
     pub fn stages(&self) -> impl Iterator<Item = (Stage, u64)> {
-        let passed = self.passed;
-        let all = Stage::ALL.into_iter().zip(self.spent_ns);
-        all.filter(move |&(stage, _)| passed & (1 << stage as usize) != 0)
+        let spent = |stage| Some((stage, self.spent_ns(stage)?));
+        Stage::ALL.into_iter().filter_map(spent)
     }
 
     /// The server's time: all stages together but [`Stage::Wait`].
