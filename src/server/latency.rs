@@ -60,7 +60,10 @@ pub struct Latency {
 }
 
 /// What is measured, and the watches on their way there and back.
-#[expect(clippy::vec_box, reason = "watches are handed on as they are, not copied")]
+#[expect(
+    clippy::vec_box,
+    reason = "watches are handed on as they are, not copied"
+)]
 struct Gathered {
     profile: Profile,
     /// Of requests that are over.
