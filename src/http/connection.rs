@@ -42,7 +42,7 @@ use crate::http::body::{BodyDecoder, BodyError};
 use crate::http::parse::{Head, HeadLimits, HeadParser, Lookup, Method, Refusal};
 
 pub use event::{BodyEvent, Continue, DrainEvent, HeadEvent, Next, Phase};
-use input::Input;
+use input::{INPUT_BYTES_MIN, Input};
 
 /// Size of the input buffer beyond a head, in bytes: what one read of a large body may bring.
 const INPUT_BODY_BYTES: usize = 64 * KIB;
@@ -92,6 +92,14 @@ enum State {
     /// Dropping what comes, until the client notices.
     Drain,
     Closed,
+}
+
+/// Buffers that hold nothing: what [`Connection::release`] lets go of, and [`Connection::lend`]
+/// takes over.
+#[derive(Debug)]
+pub struct Buffers {
+    input: Vec<u8>,
+    head: Head,
 }
 
 /// One connection.
@@ -407,11 +415,25 @@ impl Connection {
         self.ended
     }
 
-    /// Gives the buffers back if they hold nothing: for a connection that may wait long.
-    pub fn release(&mut self) {
-        if self.state == State::Head && !self.input.has_pending() {
-            self.input.release();
-            self.head = Head::default();
+    /// Lets go of the buffers if they hold nothing: for a connection that may wait long. They are
+    /// returned if they are of the size that another is likely to want.
+    pub fn release(&mut self) -> Option<Buffers> {
+        if self.state != State::Head || self.input.has_pending() {
+            return None;
+        }
+        let buffers = Buffers {
+            input: self.input.release(),
+            head: std::mem::take(&mut self.head),
+        };
+        (buffers.input.len() == INPUT_BYTES_MIN && buffers.head.memory_bytes() <= INPUT_BYTES_MIN)
+            .then_some(buffers)
+    }
+
+    /// Takes over what another connection has let go of, if it has no buffers itself.
+    pub fn lend(&mut self, buffers: Buffers) {
+        if self.memory_bytes() == 0 {
+            self.input.lend(buffers.input);
+            self.head = buffers.head;
         }
     }
 

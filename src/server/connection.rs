@@ -37,6 +37,7 @@ use crate::{
         latency::{Timed, stopwatch::Stage},
         live,
         socket::{Socket, SocketError},
+        spare::Parts,
         stored::ReadAhead,
     },
     shard::request::{Reply, Request},
@@ -149,14 +150,17 @@ impl Client {
         if phase != Phase::Idle || self.connection.has_input() {
             return self.read_head().await;
         }
-        self.connection.release();
-        self.out = Vec::new();
-        self.unwritten = Vec::new();
+        self.core.spare.put(Parts {
+            buffers: self.connection.release(),
+            out: std::mem::take(&mut self.out),
+            unwritten: std::mem::take(&mut self.unwritten),
+        });
         self.head_charge = None;
         self.served = 0;
         self.socket.seat.set_timeout(limits.idle_timeout);
         let core = self.core.clone();
         let (socket, connection) = (&mut self.socket, &mut self.connection);
+        let (out, unwritten) = (&mut self.out, &mut self.unwritten);
         poll_fn(|cx| {
             if socket.seat.is_draining() {
                 return Poll::Ready(Ok(false));
@@ -168,6 +172,12 @@ impl Client {
                     Poll::Ready(Ok(true))
                 }
                 Poll::Ready(Ok(count)) => {
+                    if let Some(parts) = core.spare.take() {
+                        if let Some(buffers) = parts.buffers {
+                            connection.lend(buffers);
+                        }
+                        (*out, *unwritten) = (parts.out, parts.unwritten);
+                    }
                     // The buffer is empty and larger than what one read brings.
                     let taken = connection.receive(scratch.get(..count).unwrap_or_default());
                     debug_assert_eq!(taken, count);

@@ -15,7 +15,8 @@ use crate::{
     http::{answer::Shared, head::NamedLimits},
     protocol::{error::Refusal, fork::ForkOrigin, incarnation::Incarnation, stream_key::StreamKey},
     server::{
-        budget::Budget, latency::Latency, metrics::ShardMetrics, seat::Seats, turnstile::Turnstile,
+        budget::Budget, latency::Latency, metrics::ShardMetrics, seat::Seats, spare::Spare,
+        turnstile::Turnstile,
     },
     shard::{
         live::{Hub, Reader, Watch},
@@ -58,6 +59,8 @@ pub struct Core {
     pub metrics: Arc<ShardMetrics>,
     /// Where reads go before anybody knows what they are; see [`socket`](super::socket).
     pub scratch: RefCell<Vec<u8>>,
+    /// Buffers of connections that wait.
+    pub spare: Spare,
     /// Memory for requests that are waited for: bodies in flight and large heads.
     pub requests: Budget,
     /// Memory for what clients have yet to take: copies of answers, and events.

@@ -28,6 +28,7 @@ pub mod repair;
 pub mod reshard;
 pub mod seat;
 pub mod socket;
+pub mod spare;
 pub mod stored;
 pub mod turnstile;
 mod verify;

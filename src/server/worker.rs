@@ -49,6 +49,7 @@ use crate::{
         metrics::ShardMetrics,
         seat::{SWEEP_INTERVAL, Seats},
         socket::Socket,
+        spare::Spare,
         turnstile::Turnstile,
     },
     shard::{
@@ -444,6 +445,7 @@ fn build(
         latency,
         metrics: process.metrics.get(id).cloned().unwrap_or_default(),
         scratch: RefCell::new(vec![0; SCRATCH_BYTES]),
+        spare: Spare::default(),
         // A share always holds one whole body, whatever the number of shards.
         requests: Budget::new(
             share(limits.body_memory_bytes_max).max(limits.request_bytes_max.saturating_mul(2)),

@@ -97,9 +97,16 @@ impl Input {
         self.end = self.end.saturating_add(count).min(self.bytes.len());
     }
 
-    /// Gives the buffer back, with what is in it.
-    pub(super) fn release(&mut self) {
-        *self = Self::default();
+    /// Gives the buffer back; what is in it is no longer of use.
+    pub(super) fn release(&mut self) -> Vec<u8> {
+        std::mem::take(self).bytes
+    }
+
+    /// Takes over a buffer, initialised throughout, unless it has one.
+    pub(super) fn lend(&mut self, bytes: Vec<u8>) {
+        if self.bytes.is_empty() {
+            self.bytes = bytes;
+        }
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
