@@ -15,7 +15,7 @@ use std::{
     pin::pin,
     rc::Rc,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::Poll,
@@ -178,12 +178,19 @@ impl Start {
 
     /// The segment `id` of an earlier start, for all shards that refer to it.
     fn segment(&self, id: SegmentId, graveyard: &SegmentGraveyard) -> Arc<Segment> {
-        let mut known = match self.segments.lock() {
-            Ok(known) => known,
-            // Only a map that a panic has interrupted; the start is given up then anyway.
-            Err(poisoned) => poisoned.into_inner(),
-        };
-        segment::intern(&mut known, id, graveyard)
+        segment::intern(&mut lock(&self.segments), id, graveyard)
+    }
+
+    /// A shard has recovered: what it has and needs, for all to know.
+    fn tell(&self, tables: &Tables) {
+        lock(&self.fences).extend(tables.fenced_buckets().map(Box::from));
+        lock(&self.blobs).extend(tables.blob_files());
+        lock(&self.forks).extend(tables.forks());
+        let mut ends = lock(&self.segment_ends);
+        for (id, end) in tables.segment_ends() {
+            let known: &mut u64 = ends.entry(id).or_default();
+            *known = end.max(*known);
+        }
     }
 
     /// The start has failed: nobody waits any longer.
@@ -206,6 +213,11 @@ impl Start {
     }
 }
 
+/// What a panic has interrupted may be half done; the process is aborted then anyway.
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Runs core `id` until the process is to stop.
 ///
 /// # Errors
@@ -216,7 +228,7 @@ pub async fn run(
     on_recovered: impl FnOnce(Recovered),
 ) -> Result<(), StartError> {
     let _guard = AbortOnPanic { shard: id };
-    let outcome = start(&process, id, on_recovered).await;
+    let outcome = work(&process, id, on_recovered).await;
     if outcome.is_err() {
         process.start.fail();
     }
@@ -241,11 +253,83 @@ impl Drop for AbortOnPanic {
     }
 }
 
-async fn start(
+async fn work(
     process: &Arc<Process>,
     id: usize,
     on_recovered: impl FnOnce(Recovered),
 ) -> Result<(), StartError> {
+    let Some(options) = process.options.get(id).cloned() else {
+        return Ok(());
+    };
+    let Ready {
+        core,
+        journal,
+        keeper,
+        claims,
+        report,
+    } = recover_core(process, id, options).await?;
+    on_recovered(Recovered {
+        report,
+        streams: core.shard.streams(),
+    });
+    let stopped = Rc::new(Cell::new(false));
+    let mut keeping = None;
+    spawn_journal(&core, journal.clone());
+    spawn_mailbox(&core, &stopped);
+    let cores = process.config.shards;
+    if process.start.reach(Stage::Replayed, cores).await {
+        check_claims(process, &core, claims).await?;
+    }
+    if process.start.reach(Stage::Checked, cores).await {
+        let listener = bind(process.listen)?;
+        let admin_listener = (id == 0).then(|| bind(process.admin_listen)).transpose()?;
+        spawn_timers(process, &core, &stopped, journal.clone(), keeper.stats());
+        keeping = Some(glommio::spawn_local(keeper.run()));
+        glommio::spawn_local(resume_purges(core.clone())).detach();
+        let keeper = core.clone();
+        glommio::spawn_local(async move { keeper.turnstile.keep().await }).detach();
+        if let Some(listener) = admin_listener {
+            let admin = admin::serve(process.clone(), core.clone(), listener);
+            glommio::spawn_local(admin).detach();
+        }
+        process.start.reach(Stage::Listening, cores).await;
+        accept(process, &core, &listener).await;
+        drop(listener);
+        drain(&core, process.config.limits.shutdown_timeout).await;
+    }
+    core.shard.stop_keeper();
+    if let Some(keeping) = keeping {
+        keeping.await;
+    }
+    journal.close().await;
+    stopped.set(true);
+    Ok(())
+}
+
+/// A core whose shard has recovered.
+struct Ready {
+    core: Rc<Core>,
+    journal: Journal<GlommioDisk>,
+    keeper: Keeper<GlommioDisk>,
+    claims: Claims,
+    report: RecoveryReport,
+}
+
+/// What a shard says of other shards and of files, to be checked when all have recovered.
+struct Claims {
+    forks: Vec<(Incarnation, ForkOrigin)>,
+    /// Source and fork.
+    references: Vec<(Incarnation, Incarnation)>,
+    orphans: Vec<Incarnation>,
+    segment_disk: GlommioDisk,
+}
+
+/// Recovers a core's shard, and tells the other cores what it has and needs.
+async fn recover_core(
+    process: &Arc<Process>,
+    id: usize,
+    options: Options,
+) -> Result<Ready, StartError> {
     let config = &process.config;
     let shard_number = u32::try_from(id).unwrap_or(u32::MAX);
     let dir = process.layout.journal_dir(shard_number);
@@ -255,10 +339,6 @@ async fn start(
     let block = process.first_block + id as u64;
     let allocator = Allocator::new(process.secret, block);
     let tables = Tables::new(allocator, process.graveyard.clone());
-    let options = process.options.get(id).cloned();
-    let Some(options) = options else {
-        return Ok(());
-    };
     let identity = Identity {
         dir: process.layout.shard_dir(shard_number),
         journal_id: options.journal_id,
@@ -273,24 +353,7 @@ async fn start(
         tables,
         current,
     } = recovered;
-    let forks = tables.forks();
-    let references = tables.references();
-    let orphans = tables.orphans();
-    if let Ok(mut fences) = process.start.fences.lock() {
-        fences.extend(tables.fenced_buckets().map(Box::from));
-    }
-    if let Ok(mut named) = process.start.blobs.lock() {
-        named.extend(tables.blob_files());
-    }
-    if let Ok(mut ends) = process.start.segment_ends.lock() {
-        for (id, end) in tables.segment_ends() {
-            let known: &mut u64 = ends.entry(id).or_default();
-            *known = end.max(*known);
-        }
-    }
-    if let Ok(mut all) = process.start.forks.lock() {
-        all.extend(forks.iter().cloned());
-    }
+    process.start.tell(&tables);
 
     let blob_disk = GlommioDisk::new(&process.blob_dir)
         .await
@@ -310,6 +373,12 @@ async fn start(
         process.segment_seed,
         SEGMENT_FILES_OPEN_MAX,
     );
+    let claims = Claims {
+        forks: tables.forks(),
+        references: tables.references(),
+        orphans: tables.orphans(),
+        segment_disk,
+    };
     let core = build(process, id, tables, &journal, blobs, blocks);
     let writer = SegmentWriter::new(
         segment_disk,
@@ -339,48 +408,32 @@ async fn start(
             reserve_bytes: config.limits.disk_reserve_bytes,
         },
     );
-    on_recovered(Recovered {
+    Ok(Ready {
+        core,
+        journal,
+        keeper,
+        claims,
         report,
-        streams: core.shard.streams(),
-    });
-    let stopped = Rc::new(Cell::new(false));
-    let mut keeping = None;
-    spawn_journal(&core, journal.clone());
-    spawn_mailbox(&core, &stopped);
-    let cores = process.config.shards;
-    if process.start.reach(Stage::Replayed, cores).await {
-        reconcile(process, &core, &references, &orphans);
-        check_sources(&core, forks).await?;
-        if id == 0 {
-            reconcile_segments(process, &core).await?;
-            let named = process.start.blobs.lock();
-            let named = named.map(|mut named| std::mem::take(&mut *named));
-            core.blobs.reconcile(&named.unwrap_or_default()).await?;
-        }
+    })
+}
+
+/// Settles, when every shard has recovered, what this one says of others; and for the first core,
+/// what all of them say of files.
+///
+/// # Errors
+/// [`StartError`] when something that a shard needs is not there.
+async fn check_claims(
+    process: &Arc<Process>,
+    core: &Rc<Core>,
+    claims: Claims,
+) -> Result<(), StartError> {
+    reconcile(process, core, &claims.references, &claims.orphans);
+    check_sources(core, claims.forks).await?;
+    if core.id == 0 {
+        reconcile_segments(process, core, &claims.segment_disk).await?;
+        let named = std::mem::take(&mut *lock(&process.start.blobs));
+        core.blobs.reconcile(&named).await?;
     }
-    if process.start.reach(Stage::Checked, cores).await {
-        let listener = bind(process.listen)?;
-        let admin_listener = (id == 0).then(|| bind(process.admin_listen)).transpose()?;
-        spawn_timers(process, &core, &stopped, journal.clone(), keeper.stats());
-        keeping = Some(glommio::spawn_local(keeper.run()));
-        glommio::spawn_local(resume_purges(core.clone())).detach();
-        let keeper = core.clone();
-        glommio::spawn_local(async move { keeper.turnstile.keep().await }).detach();
-        if let Some(listener) = admin_listener {
-            let admin = admin::serve(process.clone(), core.clone(), listener);
-            glommio::spawn_local(admin).detach();
-        }
-        process.start.reach(Stage::Listening, cores).await;
-        accept(process, &core, &listener).await;
-        drop(listener);
-        drain(&core, config.limits.shutdown_timeout).await;
-    }
-    core.shard.stop_keeper();
-    if let Some(keeping) = keeping {
-        keeping.await;
-    }
-    journal.close().await;
-    stopped.set(true);
     Ok(())
 }
 
@@ -514,10 +567,10 @@ fn reconcile(
     references: &[(Incarnation, Incarnation)],
     orphans: &[Incarnation],
 ) {
-    let known: HashSet<Incarnation> = match process.start.forks.lock() {
-        Ok(forks) => forks.iter().map(|(fork, _)| *fork).collect(),
-        Err(_) => return,
-    };
+    let known: HashSet<Incarnation> = lock(&process.start.forks)
+        .iter()
+        .map(|(fork, _)| *fork)
+        .collect();
     for (source, fork) in references {
         if !known.contains(fork) {
             tracing::info!(
@@ -535,11 +588,9 @@ fn reconcile(
     for orphan in orphans {
         core.shard.remove_orphan(*orphan);
     }
-    if let Ok(fences) = process.start.fences.lock() {
-        let own: HashSet<Box<str>> = core.shard.fenced().into_iter().collect();
-        for bucket in fences.difference(&own) {
-            core.shard.adopt_fence(bucket);
-        }
+    let own: HashSet<Box<str>> = core.shard.fenced().into_iter().collect();
+    for bucket in lock(&process.start.fences).difference(&own) {
+        core.shard.adopt_fence(bucket);
     }
 }
 
@@ -578,22 +629,14 @@ async fn check_sources(
 }
 
 /// Checks the files of segments against what the streams of all shards need.
-async fn reconcile_segments(process: &Arc<Process>, core: &Rc<Core>) -> Result<(), StartError> {
-    let take = |poisoned: &str| {
-        StorageError::io("share", &process.segments_dir)(std::io::Error::other(poisoned.to_owned()))
-    };
-    let ends = match process.start.segment_ends.lock() {
-        Ok(mut ends) => std::mem::take(&mut *ends),
-        Err(_) => return Err(take("a shard failed").into()),
-    };
-    let segments = match process.start.segments.lock() {
-        Ok(mut segments) => std::mem::take(&mut *segments),
-        Err(_) => return Err(take("a shard failed").into()),
-    };
-    let disk = GlommioDisk::new(&process.segments_dir)
-        .await
-        .map_err(StorageError::io("probe", &process.segments_dir))?;
-    segment::reconcile(&disk, &process.segments_dir, &ends, &segments).await?;
+async fn reconcile_segments(
+    process: &Arc<Process>,
+    core: &Rc<Core>,
+    disk: &GlommioDisk,
+) -> Result<(), StartError> {
+    let ends = std::mem::take(&mut *lock(&process.start.segment_ends));
+    let segments = std::mem::take(&mut *lock(&process.start.segments));
+    segment::reconcile(disk, &process.segments_dir, &ends, &segments).await?;
     tracing::debug!(shard = core.id, segments = ends.len(), "segments are whole");
     Ok(())
 }
