@@ -30,7 +30,8 @@ use crate::{
         executor::{self, Worker, rouse_until},
         metrics::ShardMetrics,
         repair, reshard,
-        worker::{self, Process, Recovered, Start},
+        start::Start,
+        worker::{self, Process, Recovered},
     },
     shard::mailbox::Post,
     storage::{

@@ -1,7 +1,7 @@
 //! Everything joined: the command line, executors, sockets, start and stop.
 //!
 //! [`lifecycle`] brings the process up and down; [`executor`] is a thread,
-//! [`worker`] what one core does on it;
+//! [`worker`] what one core does on it, [`start`] how it comes to;
 //! [`core`] is what a core's tasks share; [`connection`] drives one client's
 //! connection, [`live`] its long-polls and event streams, [`socket`] its
 //! bytes; [`budget`] bounds what clients can make it hold, [`turnstile`] how
@@ -29,6 +29,7 @@ pub mod reshard;
 pub mod seat;
 pub mod socket;
 pub mod spare;
+pub mod start;
 pub mod stored;
 pub mod turnstile;
 mod verify;
