@@ -219,11 +219,7 @@ impl Ground {
         let dir = self.layout.journal_dir(shard);
         fs::create_dir_all(&dir).map_err(StorageError::io("create", &dir))?;
         let disk = disk(&dir).await?;
-        let identity = Identity {
-            dir: self.layout.shard_dir(shard),
-            journal_id: options.journal_id,
-            shard,
-        };
+        let identity = Identity::of(&self.layout, shard, options.journal_id);
         let mut found = Found {
             shard,
             ..Found::default()

@@ -48,11 +48,7 @@ pub fn reshard(data_dir: &mut DataDir, config: &Config, shards: u32) -> Result<(
         let graveyard = SegmentGraveyard::default();
         let mut all = Vec::new();
         for shard in 0..old.shards {
-            let identity = Identity {
-                dir: old.shard_dir(shard),
-                journal_id: manifest.journal_id(old.number, shard),
-                shard,
-            };
+            let identity = Identity::of(&old, shard, manifest.journal_id(old.number, shard));
             let mut intern = |id| segment::intern(&mut known, id, &graveyard);
             all.push(read_tables(&old, &identity, &mut intern).await?);
         }
@@ -109,11 +105,7 @@ async fn write(
     let mut writers = Vec::new();
     for (shard, options) in (0u32..).zip(options) {
         let dir = layout.journal_dir(shard);
-        let identity = Identity {
-            dir: layout.shard_dir(shard),
-            journal_id: options.journal_id,
-            shard,
-        };
+        let identity = Identity::of(layout, shard, options.journal_id);
         let disk = disk(&dir).await?;
         // It makes the first file and opens the epoch; there is nothing to commit.
         drop(Journal::open(disk, &dir, shard, options, |_, _| Ok(())).await?);

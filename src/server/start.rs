@@ -181,11 +181,7 @@ pub(super) async fn recover_core(
     let block = process.first_block + id as u64;
     let allocator = Allocator::new(process.secret, block);
     let tables = Tables::new(allocator, process.graveyard.clone());
-    let identity = Identity {
-        dir: process.layout.shard_dir(shard_number),
-        journal_id: options.journal_id,
-        shard: shard_number,
-    };
+    let identity = Identity::of(&process.layout, shard_number, options.journal_id);
     let epoch = options.epoch;
     let mut segment = |id| process.start.segment(id, &process.segment_graveyard);
     let recovered = recover(&disk, &dir, &identity, options, tables, &mut segment).await?;

@@ -107,11 +107,11 @@ async fn gather_shard(
 ) -> (JournalReport, Tables) {
     let (disk, manifest) = (ReadOnlyDisk, &look.manifest);
     let dir = look.layout.journal_dir(shard);
-    let identity = Identity {
-        dir: look.layout.shard_dir(shard),
-        journal_id: manifest.journal_id(manifest.layout, shard),
+    let identity = Identity::of(
+        &look.layout,
         shard,
-    };
+        manifest.journal_id(manifest.layout, shard),
+    );
     let place = format!("shard {shard}");
     let current = match Current::load(&disk, &identity).await {
         Ok(current) => current,

@@ -46,6 +46,7 @@ mod tests;
 
 use std::path::PathBuf;
 
+use super::data_dir::Layout;
 use super::disk::{Disk, list_by, remove_if_there};
 use super::error::StorageError;
 
@@ -76,6 +77,16 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// Those of shard number `shard` of `layout`, whose journal is `journal_id`.
+    #[must_use]
+    pub fn of(layout: &Layout, shard: u32, journal_id: u64) -> Self {
+        Self {
+            dir: layout.shard_dir(shard),
+            journal_id,
+            shard,
+        }
+    }
+
     /// Where checkpoint `number` is.
     #[must_use]
     pub fn path(&self, number: u64) -> PathBuf {
