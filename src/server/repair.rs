@@ -376,14 +376,12 @@ impl Ground {
         shards: &mut [Found],
         salvages: &[Salvage],
     ) -> Result<(), StartError> {
-        let mut ends: BTreeMap<SegmentId, u64> = BTreeMap::new();
-        for (id, end) in salvages
-            .iter()
-            .flat_map(|salvage| salvage.tables().segment_ends())
-        {
-            let known = ends.entry(id).or_default();
-            *known = end.max(*known);
+        let mut ends = HashMap::new();
+        for salvage in salvages {
+            salvage.tables().note_segment_ends(&mut ends);
         }
+        // What is found is told in the order of their numbers.
+        let ends: BTreeMap<SegmentId, u64> = ends.into_iter().collect();
         let disk = disk(&self.segments_dir).await?;
         let mut lines = Vec::new();
         for (id, end) in ends {

@@ -116,11 +116,7 @@ impl Start {
         lock(&self.fences).extend(tables.fenced_buckets().map(Box::from));
         lock(&self.blobs).extend(tables.blob_files());
         lock(&self.forks).extend(tables.forks());
-        let mut ends = lock(&self.segment_ends);
-        for (id, end) in tables.segment_ends() {
-            let known: &mut u64 = ends.entry(id).or_default();
-            *known = end.max(*known);
-        }
+        tables.note_segment_ends(&mut lock(&self.segment_ends));
     }
 
     /// The start has failed: nobody waits any longer.

@@ -249,12 +249,14 @@ impl<D: Disk> Keeper<D> {
         change(&mut stats);
         stats.segment_written_bytes = self.writer.stats().written_bytes;
         stats.journal_bytes = self.journal_bytes();
-        stats.current_bytes = self
-            .options
-            .current
-            .as_ref()
-            .map_or(0, |current| current.bytes);
+        stats.current_bytes = self.current_bytes();
         self.stats.set(stats);
+    }
+
+    /// Bytes of the checkpoint that rules.
+    fn current_bytes(&self) -> u64 {
+        let current = self.options.current.as_ref();
+        current.map_or(0, |current| current.bytes)
     }
 
     /// Bytes of the journal behind the checkpoint that rules.
@@ -265,12 +267,7 @@ impl<D: Disk> Keeper<D> {
 
     fn is_checkpoint_due(&self) -> bool {
         let asked = self.shard.keeper.checkpoint.take();
-        let table = self
-            .options
-            .current
-            .as_ref()
-            .map_or(0, |current| current.bytes);
-        let threshold = self.options.checkpoint_bytes.max(table);
+        let threshold = self.options.checkpoint_bytes.max(self.current_bytes());
         let grown = self.journal_bytes();
         self.count(|_| {});
         asked
@@ -373,8 +370,7 @@ impl<D: Disk> Keeper<D> {
         let dir = &self.options.identity.dir;
         let free = self.disk.free_space(dir).await;
         let free = free.map_err(StorageError::io("statfs", dir))?;
-        let current = self.options.current.as_ref();
-        let needed = self.options.reserve_bytes + current.map_or(0, |current| current.bytes);
+        let needed = self.options.reserve_bytes + self.current_bytes();
         if free >= needed {
             return Ok(());
         }

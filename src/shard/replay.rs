@@ -303,12 +303,6 @@ impl Tables {
         }
     }
 
-    fn release_places(&mut self, blobs: &[Blob]) {
-        for place in blobs.iter().filter_map(Blob::place) {
-            self.held.release(place);
-        }
-    }
-
     pub(super) fn restore(&self, body: BlobRecord<'_>) -> Blob {
         match body {
             BlobRecord::Inline(bytes) => Blob::Memory(Bytes::copy_from_slice(bytes)),
@@ -393,10 +387,15 @@ impl Tables {
     #[must_use]
     pub fn segment_ends(&self) -> HashMap<SegmentId, u64> {
         let mut ends = HashMap::new();
+        self.note_segment_ends(&mut ends);
+        ends
+    }
+
+    /// Raises `ends`, what other shards need of segments, to what these streams need.
+    pub fn note_segment_ends(&self, ends: &mut HashMap<SegmentId, u64>) {
         for place in self.all_streams().flat_map(Stream::places) {
-            let end: &mut u64 = ends.entry(place.segment).or_default();
+            let end = ends.entry(place.segment).or_default();
             *end = place.end().max(*end);
         }
-        ends
     }
 }

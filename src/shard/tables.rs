@@ -291,9 +291,15 @@ impl Tables {
     pub(super) fn bury(&mut self, blobs: &[Blob]) {
         for blob in blobs {
             blob.doom();
-            if let Some(place) = blob.place() {
-                self.held.release(place);
-            }
+        }
+        self.release_places(blobs);
+    }
+
+    /// The blocks of these bodies are nobody's any more. Files are another matter: while records
+    /// are replayed, those that none of them names go at the end of the start.
+    pub(super) fn release_places(&mut self, blobs: &[Blob]) {
+        for place in blobs.iter().filter_map(Blob::place) {
+            self.held.release(place);
         }
     }
 
