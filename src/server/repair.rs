@@ -77,6 +77,7 @@ use crate::{
         data_dir::{DataDir, Layout},
         disk::GlommioDisk,
         journal::{self, Options, RepairReport, read_journal},
+        manifest::sync_dir,
         segment::{self, BlockReader, Segment, SegmentGraveyard, SegmentId},
     },
 };
@@ -102,7 +103,7 @@ pub fn repair(data_dir: &mut DataDir, config: &Config) -> Result<(), StartError>
         segment_seed: manifest.segment_seed(),
         segments_dir: segment::prepare_dir(data_dir.path())?,
         blob_dir: blob::prepare_dir(data_dir.path())?,
-        quarantine: data_dir.quarantine(),
+        quarantine: Quarantine(data_dir.quarantine()),
         data_dir: data_dir.path().to_owned(),
         config: config.clone(),
         layout,
@@ -111,7 +112,7 @@ pub fn repair(data_dir: &mut DataDir, config: &Config) -> Result<(), StartError>
     let (shards, tables) = on_executor(config, move || async move { ground.work().await })?;
     let lines: Vec<String> = shards.iter().flat_map(Found::lines).collect();
     if lines.is_empty() && tables.is_none() {
-        remove_empty(&quarantine);
+        quarantine.remove_empty();
         tracing::info!("repair: everything verifies; nothing was changed");
         return Ok(());
     }
@@ -123,7 +124,7 @@ pub fn repair(data_dir: &mut DataDir, config: &Config) -> Result<(), StartError>
          were in what is lost cannot be told from one that never had them. Nothing there is ever \
          read or removed by the server: keep it until you need it no more",
         lines.len(),
-        quarantine.join("report.txt").display()
+        quarantine.report_path().display()
     );
     if let Some(tables) = tables {
         let shards = data_dir.layout().shards;
@@ -141,7 +142,7 @@ struct Ground {
     segment_seed: u64,
     blob_dir: PathBuf,
     segments_dir: PathBuf,
-    quarantine: PathBuf,
+    quarantine: Quarantine,
     config: Config,
 }
 
@@ -194,7 +195,7 @@ impl Ground {
         let mut rewrite = false;
         for (found, mut salvage) in shards.iter_mut().zip(salvages) {
             let left_out = salvage.take_left_out();
-            self.set_records_aside(found.shard, &left_out)?;
+            self.quarantine.set_records_aside(found.shard, &left_out)?;
             found.set_aside = left_out.len();
             let (tables, changed, losses) = salvage.finish();
             found.losses = losses;
@@ -203,8 +204,10 @@ impl Ground {
         }
         let lines: Vec<String> = shards.iter().flat_map(Found::lines).collect();
         if !lines.is_empty() {
-            self.set_blobs_aside(&verifier.blobs, &named).await?;
-            self.write_report(&lines)?;
+            self.quarantine
+                .set_blobs_aside(&verifier.blobs, &self.blob_dir, &named)
+                .await?;
+            self.quarantine.write_report(&lines)?;
         }
         Ok((shards, rewrite.then_some(left)))
     }
@@ -241,7 +244,7 @@ impl Ground {
             replay_from: from,
             ..options.clone()
         };
-        let aside = self.aside(shard);
+        let aside = self.quarantine.shard(shard);
         found.mended = journal::repair(&disk, &dir, shard, &aside, &options).await?;
         let included = restore.reach().max(from);
         let (tables, entries) = restore.into_parts();
@@ -295,7 +298,7 @@ impl Ground {
             None => find_newest(disk, identity).await?,
         };
         if is_damaged {
-            copy_aside(&path, &self.aside(shard))?;
+            copy_aside(&path, &self.quarantine.shard(shard))?;
         }
         let state = if is_damaged { "damaged" } else { "missing" };
         let what = match &taken {
@@ -338,7 +341,7 @@ impl Ground {
             return Ok(damage);
         }
         let (shard, path) = (identity.shard, identity.path(current.number));
-        let state = if copy_aside(&path, &self.aside(shard))? {
+        let state = if copy_aside(&path, &self.quarantine.shard(shard))? {
             format!("{} bytes do not verify", damage.bytes)
         } else {
             "it is missing".to_owned()
@@ -352,11 +355,6 @@ impl Ground {
         ));
         found.rewrite = true;
         Ok(damage)
-    }
-
-    /// Where a shard's files are copied to.
-    fn aside(&self, shard: u32) -> PathBuf {
-        self.quarantine.join(format!("shard-{shard}"))
     }
 
     async fn verifier(&self) -> Result<Verifier<GlommioDisk>, StartError> {
@@ -401,7 +399,7 @@ impl Ground {
                 }) => format!("{shown} has {found} of {expected} bytes"),
                 Err(error) => return Err(error.into()),
             };
-            copy_aside(&path, &self.quarantine.join(segment::DIR_NAME))?;
+            copy_aside(&path, &self.quarantine.segments())?;
             segment::mend(&disk, &self.segments_dir, id, self.segment_seed, end).await?;
             verifier.blocks.forget(id);
             lines.push(line);
@@ -424,7 +422,7 @@ impl Ground {
             files: lost_files(&verifier.blobs, shards, salvages).await?,
             ..Lost::default()
         };
-        let aside = self.quarantine.join(segment::DIR_NAME);
+        let aside = self.quarantine.segments();
         for (found, salvage) in shards.iter_mut().zip(salvages) {
             for stream in salvage.tables().all_streams() {
                 let key = stream.staged.key.as_str();
@@ -474,53 +472,6 @@ impl Ground {
         let disk = disk(&self.blob_dir).await?;
         let (dir, durability) = (self.blob_dir.clone(), self.config.durability);
         Ok(BlobStore::new(disk, dir, durability, Graveyard::default()))
-    }
-
-    fn set_records_aside(&self, shard: u32, records: &[LeftOut]) -> Result<(), StartError> {
-        if records.is_empty() {
-            return Ok(());
-        }
-        let mut bytes = Vec::new();
-        for LeftOut {
-            position,
-            bytes: record,
-            ..
-        } in records
-        {
-            bytes.extend_from_slice(&position.0.to_le_bytes());
-            // A record fits a batch, whose length is 32 bits.
-            bytes.extend_from_slice(&(record.len() as u32).to_le_bytes());
-            bytes.extend_from_slice(record);
-        }
-        let path = self.quarantine.join(format!("shard-{shard}.records"));
-        Ok(write_durably(&path, &bytes)?)
-    }
-
-    /// Moves blobs that nothing names to the quarantine: the next start would remove them.
-    async fn set_blobs_aside(
-        &self,
-        store: &BlobStore<GlommioDisk>,
-        named: &HashMap<BlobId, u64>,
-    ) -> Result<(), StartError> {
-        let (blobs, _) = store.list().await?;
-        let aside = self.quarantine.join(blob::DIR_NAME);
-        for id in blobs.into_iter().filter(|id| !named.contains_key(id)) {
-            let (from, to) = (store.path(id), aside.join(id.name()));
-            fs::create_dir_all(&aside).map_err(StorageError::io("create", &aside))?;
-            fs::rename(&from, &to).map_err(StorageError::io("rename", &from))?;
-        }
-        if aside.exists() {
-            sync_dir(&aside)?;
-            sync_dir(&self.blob_dir)?;
-        }
-        Ok(())
-    }
-
-    fn write_report(&self, lines: &[String]) -> Result<(), StartError> {
-        let mut text = lines.join("\n");
-        text.push('\n');
-        let path = self.quarantine.join("report.txt");
-        Ok(write_durably(&path, text.as_bytes())?)
     }
 }
 
@@ -610,6 +561,92 @@ fn is_lost(error: &StorageError) -> bool {
     }
 }
 
+/// Where the repair of one start puts what it sets aside; it need not exist.
+#[derive(Clone)]
+struct Quarantine(PathBuf);
+
+impl Quarantine {
+    /// Where a shard's files are copied to.
+    fn shard(&self, shard: u32) -> PathBuf {
+        self.0.join(format!("shard-{shard}"))
+    }
+
+    /// Where segments are copied to.
+    fn segments(&self) -> PathBuf {
+        self.0.join(segment::DIR_NAME)
+    }
+
+    /// Where the report is.
+    fn report_path(&self) -> PathBuf {
+        self.0.join("report.txt")
+    }
+
+    /// Keeps records of a shard that are left out, as they lay.
+    fn set_records_aside(&self, shard: u32, records: &[LeftOut]) -> Result<(), StorageError> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        let mut bytes = Vec::new();
+        for LeftOut {
+            position,
+            bytes: record,
+            ..
+        } in records
+        {
+            bytes.extend_from_slice(&position.0.to_le_bytes());
+            // A record fits a batch, whose length is 32 bits.
+            bytes.extend_from_slice(&(record.len() as u32).to_le_bytes());
+            bytes.extend_from_slice(record);
+        }
+        let path = self.0.join(format!("shard-{shard}.records"));
+        write_durably(&path, &bytes)
+    }
+
+    /// Moves blobs that nothing names to the quarantine: the next start would remove them.
+    async fn set_blobs_aside(
+        &self,
+        store: &BlobStore<GlommioDisk>,
+        blob_dir: &Path,
+        named: &HashMap<BlobId, u64>,
+    ) -> Result<(), StorageError> {
+        let (blobs, _) = store.list().await?;
+        let aside = self.0.join(blob::DIR_NAME);
+        for id in blobs.into_iter().filter(|id| !named.contains_key(id)) {
+            let (from, to) = (store.path(id), aside.join(id.name()));
+            fs::create_dir_all(&aside).map_err(StorageError::io("create", &aside))?;
+            fs::rename(&from, &to).map_err(StorageError::io("rename", &from))?;
+        }
+        if aside.exists() {
+            sync_dir(&aside)?;
+            sync_dir(blob_dir)?;
+        }
+        Ok(())
+    }
+
+    /// Says what was found and lost, a line each.
+    fn write_report(&self, lines: &[String]) -> Result<(), StorageError> {
+        let mut text = lines.join("\n");
+        text.push('\n');
+        let path = self.report_path();
+        write_durably(&path, text.as_bytes())
+    }
+
+    /// Removes what of the quarantine was made in advance and not used.
+    fn remove_empty(&self) {
+        let Ok(entries) = fs::read_dir(&self.0) else {
+            return;
+        };
+        // Fails where something is in it, and then it stays.
+        for entry in entries.flatten() {
+            let _ = fs::remove_dir(entry.path());
+        }
+        let _ = fs::remove_dir(&self.0);
+        if let Some(parent) = self.0.parent() {
+            let _ = fs::remove_dir(parent);
+        }
+    }
+}
+
 /// Copies a file into the directory `aside`, durable, once. False if there is no such file.
 fn copy_aside(path: &Path, aside: &Path) -> Result<bool, StorageError> {
     let Some(name) = path.file_name().filter(|_| path.exists()) else {
@@ -645,24 +682,4 @@ fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), StorageError> {
     };
     write().map_err(StorageError::io("write", path))?;
     path.parent().map_or(Ok(()), sync_dir)
-}
-
-fn sync_dir(dir: &Path) -> Result<(), StorageError> {
-    let sync = || File::open(dir)?.sync_all();
-    sync().map_err(StorageError::io("sync", dir))
-}
-
-/// Removes what of the quarantine was made in advance and not used.
-fn remove_empty(quarantine: &Path) {
-    let Ok(entries) = fs::read_dir(quarantine) else {
-        return;
-    };
-    // Fails where something is in it, and then it stays.
-    for entry in entries.flatten() {
-        let _ = fs::remove_dir(entry.path());
-    }
-    let _ = fs::remove_dir(quarantine);
-    if let Some(parent) = quarantine.parent() {
-        let _ = fs::remove_dir(parent);
-    }
 }

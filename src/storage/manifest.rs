@@ -184,7 +184,10 @@ impl Manifest {
 }
 
 /// Makes the names in a directory durable.
-pub(super) fn sync_dir(dir: &Path) -> Result<(), StorageError> {
+///
+/// # Errors
+/// [`StorageError::Io`].
+pub fn sync_dir(dir: &Path) -> Result<(), StorageError> {
     let sync = || File::open(dir)?.sync_all();
     sync().map_err(StorageError::io("sync", dir))
 }
