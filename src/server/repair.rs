@@ -47,12 +47,19 @@
 //!                    blobs/…            bodies that nothing names any more
 //! ```
 
+mod found;
+mod quarantine;
+
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    fs::{self, File},
-    io::{self, Write as _},
-    path::{Path, PathBuf},
+    fs,
+    path::PathBuf,
     sync::Arc,
+};
+
+use self::{
+    found::Found,
+    quarantine::{Quarantine, copy_aside},
 };
 
 use crate::{
@@ -67,7 +74,7 @@ use crate::{
     shard::{
         checkpoint::Restore,
         recovery,
-        salvage::{self, LeftOut, Loss, Lost, Salvage},
+        salvage::{self, Lost, Salvage},
         tables::Tables,
     },
     storage::{
@@ -76,8 +83,7 @@ use crate::{
         checkpoint::{Current, Damage, Identity, find_newest, find_whole, salvage_checkpoint},
         data_dir::{DataDir, Layout},
         disk::GlommioDisk,
-        journal::{self, Options, RepairReport, read_journal},
-        manifest::sync_dir,
+        journal::{self, Options, read_journal},
         segment::{self, BlockReader, Segment, SegmentGraveyard, SegmentId},
     },
 };
@@ -144,23 +150,6 @@ struct Ground {
     segments_dir: PathBuf,
     quarantine: Quarantine,
     config: Config,
-}
-
-/// What was found in one shard.
-#[derive(Default)]
-struct Found {
-    shard: u32,
-    mended: RepairReport,
-    /// There is nothing left of its journal.
-    empty: bool,
-    /// What its checkpoint gave.
-    entries: u64,
-    /// Its checkpoint or its journal cannot stay as they are.
-    rewrite: bool,
-    set_aside: usize,
-    losses: Vec<Loss>,
-    /// What is wrong with its files, a line each.
-    files: Vec<String>,
 }
 
 impl Ground {
@@ -500,56 +489,6 @@ async fn lost_files(
     Ok(lost)
 }
 
-impl Found {
-    /// What was found and lost, a line each.
-    fn lines(&self) -> Vec<String> {
-        let shard = self.shard;
-        let mut lines = Vec::new();
-        if self.empty && self.entries == 0 {
-            lines.push(format!(
-                "shard {shard}: nothing is left of its journal, and so of its streams"
-            ));
-        } else if self.empty {
-            lines.push(format!(
-                "shard {shard}: nothing is left of its journal: its streams are what its \
-                 checkpoint says"
-            ));
-        }
-        for path in &self.mended.made {
-            let path = path.display();
-            lines.push(format!("shard {shard}: {path} was missing: made anew"));
-        }
-        for path in &self.mended.headers {
-            let path = path.display();
-            lines.push(format!(
-                "shard {shard}: the first block of {path} was damaged: written again"
-            ));
-        }
-        for lost in &self.mended.lost {
-            lines.push(format!(
-                "shard {shard}: batches {} to {} do not verify; records lost: {}",
-                lost.first, lost.last, lost.records
-            ));
-        }
-        for copy in &self.mended.quarantined {
-            let copy = copy.display();
-            lines.push(format!(
-                "shard {shard}: what was overwritten is kept in {copy}"
-            ));
-        }
-        lines.extend(self.files.iter().cloned());
-        lines.extend(self.losses.iter().map(Loss::to_string));
-        if self.set_aside > 0 {
-            lines.push(format!(
-                "shard {shard}: {} whole records that follow what is lost are kept in \
-                 shard-{shard}.records of the quarantine",
-                self.set_aside
-            ));
-        }
-        lines
-    }
-}
-
 /// Whether reading failed for what is on the medium.
 fn is_lost(error: &StorageError) -> bool {
     match error {
@@ -559,127 +498,4 @@ fn is_lost(error: &StorageError) -> bool {
         } => *operation == "read" && source.raw_os_error() == Some(libc::EIO),
         _ => false,
     }
-}
-
-/// Where the repair of one start puts what it sets aside; it need not exist.
-#[derive(Clone)]
-struct Quarantine(PathBuf);
-
-impl Quarantine {
-    /// Where a shard's files are copied to.
-    fn shard(&self, shard: u32) -> PathBuf {
-        self.0.join(format!("shard-{shard}"))
-    }
-
-    /// Where segments are copied to.
-    fn segments(&self) -> PathBuf {
-        self.0.join(segment::DIR_NAME)
-    }
-
-    /// Where the report is.
-    fn report_path(&self) -> PathBuf {
-        self.0.join("report.txt")
-    }
-
-    /// Keeps records of a shard that are left out, as they lay.
-    fn set_records_aside(&self, shard: u32, records: &[LeftOut]) -> Result<(), StorageError> {
-        if records.is_empty() {
-            return Ok(());
-        }
-        let mut bytes = Vec::new();
-        for LeftOut {
-            position,
-            bytes: record,
-            ..
-        } in records
-        {
-            bytes.extend_from_slice(&position.0.to_le_bytes());
-            // A record fits a batch, whose length is 32 bits.
-            bytes.extend_from_slice(&(record.len() as u32).to_le_bytes());
-            bytes.extend_from_slice(record);
-        }
-        let path = self.0.join(format!("shard-{shard}.records"));
-        write_durably(&path, &bytes)
-    }
-
-    /// Moves blobs that nothing names to the quarantine: the next start would remove them.
-    async fn set_blobs_aside(
-        &self,
-        store: &BlobStore<GlommioDisk>,
-        blob_dir: &Path,
-        named: &HashMap<BlobId, u64>,
-    ) -> Result<(), StorageError> {
-        let (blobs, _) = store.list().await?;
-        let aside = self.0.join(blob::DIR_NAME);
-        for id in blobs.into_iter().filter(|id| !named.contains_key(id)) {
-            let (from, to) = (store.path(id), aside.join(id.name()));
-            fs::create_dir_all(&aside).map_err(StorageError::io("create", &aside))?;
-            fs::rename(&from, &to).map_err(StorageError::io("rename", &from))?;
-        }
-        if aside.exists() {
-            sync_dir(&aside)?;
-            sync_dir(blob_dir)?;
-        }
-        Ok(())
-    }
-
-    /// Says what was found and lost, a line each.
-    fn write_report(&self, lines: &[String]) -> Result<(), StorageError> {
-        let mut text = lines.join("\n");
-        text.push('\n');
-        let path = self.report_path();
-        write_durably(&path, text.as_bytes())
-    }
-
-    /// Removes what of the quarantine was made in advance and not used.
-    fn remove_empty(&self) {
-        let Ok(entries) = fs::read_dir(&self.0) else {
-            return;
-        };
-        // Fails where something is in it, and then it stays.
-        for entry in entries.flatten() {
-            let _ = fs::remove_dir(entry.path());
-        }
-        let _ = fs::remove_dir(&self.0);
-        if let Some(parent) = self.0.parent() {
-            let _ = fs::remove_dir(parent);
-        }
-    }
-}
-
-/// Copies a file into the directory `aside`, durable, once. False if there is no such file.
-fn copy_aside(path: &Path, aside: &Path) -> Result<bool, StorageError> {
-    let Some(name) = path.file_name().filter(|_| path.exists()) else {
-        return Ok(false);
-    };
-    let to = aside.join(name);
-    if to.exists() {
-        return Ok(true);
-    }
-    fs::create_dir_all(aside).map_err(StorageError::io("create", aside))?;
-    let copy = || -> io::Result<()> {
-        let mut to = File::create(&to)?;
-        // What a failing disk does not give is not worth giving up for.
-        if let Err(error) = io::copy(&mut File::open(path)?, &mut to) {
-            tracing::warn!("the copy of {} is not whole: {error}", path.display());
-        }
-        to.sync_all()
-    };
-    copy().map_err(StorageError::io("copy to", &to))?;
-    sync_dir(aside)?;
-    Ok(true)
-}
-
-/// Writes a file that is not there yet; file and name are durable when it returns.
-fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), StorageError> {
-    if let Some(dir) = path.parent() {
-        fs::create_dir_all(dir).map_err(StorageError::io("create", dir))?;
-    }
-    let write = || -> io::Result<()> {
-        let mut file = File::create(path)?;
-        file.write_all(bytes)?;
-        file.sync_all()
-    };
-    write().map_err(StorageError::io("write", path))?;
-    path.parent().map_or(Ok(()), sync_dir)
 }
