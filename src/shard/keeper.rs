@@ -34,9 +34,9 @@ use bytes::Bytes;
 use futures_lite::future;
 
 use crate::{
-    base::{limits::DISK_IO_BYTES_MAX, signal::Signal},
+    base::signal::Signal,
     shard::{
-        checkpoint::{encode_fence, encode_stream},
+        checkpoint::encode_fence,
         flush::{BlobFlush, Flush},
         history::into_blocks,
         owner::Shard,
@@ -48,18 +48,13 @@ use crate::{
         disk::Disk,
         journal::{Journal, Position, Stage as _},
         segment::{
-            BlockReader, NewBlock, Place, SegmentGraveyard, SegmentId, SegmentWriter, bury, punch,
-            reads,
+            BlockReader, NewBlock, SegmentGraveyard, SegmentId, SegmentWriter, bury, punch, reads,
         },
     },
 };
 
 /// How often it looks for work that nobody rang for.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Streams of one slice of a checkpoint.
-const SLICE_STREAMS: usize = 256;
-/// Bytes written in one slice.
-const SLICE_BYTES: u64 = DISK_IO_BYTES_MAX as u64;
 /// Ranges punched, and files removed, in one turn.
 const RECLAIM_MAX: usize = 64;
 
@@ -479,80 +474,7 @@ impl<D: Disk> Keeper<D> {
     }
 }
 
-/// What of a shard is where.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
-    /// Bytes of streams that are in memory, and in the journal, alone.
-    pub unflushed_bytes: u64,
-    /// Segments with live blocks.
-    pub segments: u64,
-    /// Bytes of those blocks.
-    pub segment_live_bytes: u64,
-    /// Bytes of those segments on disk.
-    pub segment_taken_bytes: u64,
-}
-
-/// A slice of a checkpoint: some streams, and what of them must be written to blocks first.
-pub(super) struct Slice {
-    flushes: Vec<Flush>,
-    blobs: Vec<BlobFlush>,
-    /// The slot after the last.
-    end: usize,
-    /// Where the next slice begins, unless this is the last.
-    next: Option<usize>,
-}
-
 impl Shard {
-    fn begin_slice(&self, from: usize) -> Slice {
-        let capacity = self.tables.borrow().streams.capacity();
-        let (mut flushes, mut blobs, mut bytes) = (Vec::new(), Vec::new(), 0);
-        let mut end = from;
-        while end < capacity && end < from + SLICE_STREAMS && bytes < SLICE_BYTES {
-            if let Some(flush) = self.begin_flush(end, false) {
-                bytes += flush.len();
-                flushes.push(flush);
-            }
-            let before = blobs.len();
-            self.begin_blob_flush(end, &mut blobs);
-            let new = blobs.get(before..).unwrap_or_default();
-            bytes += new.iter().map(|blob| blob.bytes.len() as u64).sum::<u64>();
-            end += 1;
-        }
-        Slice {
-            flushes,
-            blobs,
-            end,
-            next: (end < capacity).then_some(end),
-        }
-    }
-
-    /// The entry of the stream in `slot`; false if there is none, or none after what is staged.
-    fn encode_entry(&self, slot: usize, entry: &mut Vec<u8>) -> bool {
-        let tables = self.tables.borrow();
-        let Some(stream) = tables.streams.get(slot).filter(|stream| !stream.deleted) else {
-            return false;
-        };
-        encode_stream(stream, self.journal.next_position(), entry);
-        true
-    }
-
-    /// A checkpoint begins: the places given up until now go when it rules.
-    fn begin_checkpoint(&self) -> Vec<Place> {
-        std::mem::take(&mut self.tables.borrow_mut().moved)
-    }
-
-    fn release_moved(&self, moved: &[Place]) {
-        let mut tables = self.tables.borrow_mut();
-        for place in moved {
-            tables.held.release(*place);
-        }
-    }
-
-    /// It came to nothing: they wait for the next one.
-    fn keep_moved(&self, moved: Vec<Place>) {
-        self.tables.borrow_mut().moved.extend(moved);
-    }
-
     /// Bids the keeper end.
     pub fn stop_keeper(&self) {
         self.keeper.stop();
@@ -561,36 +483,5 @@ impl Shard {
     /// Asks for a checkpoint, however little the journal has grown: what was removed leaves it.
     pub fn ask_checkpoint(&self) {
         self.keeper.ask_checkpoint();
-    }
-
-    /// What of the shard is where.
-    #[must_use]
-    pub fn held(&self) -> Held {
-        let tables = self.tables.borrow();
-        Held {
-            unflushed_bytes: tables.unflushed_bytes,
-            segments: tables.held.segments() as u64,
-            segment_live_bytes: tables.held.live_bytes(),
-            segment_taken_bytes: tables.held.taken_bytes(),
-        }
-    }
-
-    /// Bytes of places given up since the last checkpoint began.
-    fn moved_bytes(&self) -> u64 {
-        let tables = self.tables.borrow();
-        tables.moved.iter().map(|place| place.bytes()).sum()
-    }
-
-    /// Whether a good part of the memory holds what only a checkpoint can let leave it.
-    fn unflushed_is_high(&self) -> bool {
-        self.tables.borrow().unflushed_bytes > self.memory().1 / 4
-    }
-
-    fn wasteful_segment(&self, except: &HashSet<SegmentId>) -> Option<SegmentId> {
-        self.tables.borrow().held.wasteful(except)
-    }
-
-    fn take_punchable(&self, count_max: usize) -> Vec<(SegmentId, std::ops::Range<u64>)> {
-        self.tables.borrow_mut().held.take_punchable(count_max)
     }
 }

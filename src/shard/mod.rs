@@ -31,6 +31,7 @@ pub mod request;
 mod retention;
 pub mod run;
 pub mod salvage;
+mod slice;
 mod snapshot;
 mod snapshot_parts;
 pub mod stream;

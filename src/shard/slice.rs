@@ -1,0 +1,126 @@
+//! What the keeper asks of the owner of a shard: a slice of a checkpoint, and
+//! what of the shard is where. Each in one turn, with no wait in it: what a
+//! slice needs is taken out by reference, and requests may come between two.
+
+use std::{collections::HashSet, ops::Range};
+
+use crate::{
+    base::limits::DISK_IO_BYTES_MAX,
+    shard::{
+        checkpoint::encode_stream,
+        flush::{BlobFlush, Flush},
+        owner::Shard,
+    },
+    storage::segment::{Place, SegmentId},
+};
+
+/// Streams of one slice of a checkpoint.
+const SLICE_STREAMS: usize = 256;
+/// Bytes written in one slice.
+const SLICE_BYTES: u64 = DISK_IO_BYTES_MAX as u64;
+
+/// What of a shard is where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Bytes of streams that are in memory, and in the journal, alone.
+    pub unflushed_bytes: u64,
+    /// Segments with live blocks.
+    pub segments: u64,
+    /// Bytes of those blocks.
+    pub segment_live_bytes: u64,
+    /// Bytes of those segments on disk.
+    pub segment_taken_bytes: u64,
+}
+
+/// A slice of a checkpoint: some streams, and what of them must be written to blocks first.
+pub(super) struct Slice {
+    pub(super) flushes: Vec<Flush>,
+    pub(super) blobs: Vec<BlobFlush>,
+    /// The slot after the last.
+    pub(super) end: usize,
+    /// Where the next slice begins, unless this is the last.
+    pub(super) next: Option<usize>,
+}
+
+impl Shard {
+    pub(super) fn begin_slice(&self, from: usize) -> Slice {
+        let capacity = self.tables.borrow().streams.capacity();
+        let (mut flushes, mut blobs, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let mut end = from;
+        while end < capacity && end < from + SLICE_STREAMS && bytes < SLICE_BYTES {
+            if let Some(flush) = self.begin_flush(end, false) {
+                bytes += flush.len();
+                flushes.push(flush);
+            }
+            let before = blobs.len();
+            self.begin_blob_flush(end, &mut blobs);
+            let new = blobs.get(before..).unwrap_or_default();
+            bytes += new.iter().map(|blob| blob.bytes.len() as u64).sum::<u64>();
+            end += 1;
+        }
+        Slice {
+            flushes,
+            blobs,
+            end,
+            next: (end < capacity).then_some(end),
+        }
+    }
+
+    /// The entry of the stream in `slot`; false if there is none, or none after what is staged.
+    pub(super) fn encode_entry(&self, slot: usize, entry: &mut Vec<u8>) -> bool {
+        let tables = self.tables.borrow();
+        let Some(stream) = tables.streams.get(slot).filter(|stream| !stream.deleted) else {
+            return false;
+        };
+        encode_stream(stream, self.journal.next_position(), entry);
+        true
+    }
+
+    /// A checkpoint begins: the places given up until now go when it rules.
+    pub(super) fn begin_checkpoint(&self) -> Vec<Place> {
+        std::mem::take(&mut self.tables.borrow_mut().moved)
+    }
+
+    pub(super) fn release_moved(&self, moved: &[Place]) {
+        let mut tables = self.tables.borrow_mut();
+        for place in moved {
+            tables.held.release(*place);
+        }
+    }
+
+    /// It came to nothing: they wait for the next one.
+    pub(super) fn keep_moved(&self, moved: Vec<Place>) {
+        self.tables.borrow_mut().moved.extend(moved);
+    }
+
+    /// What of the shard is where.
+    #[must_use]
+    pub fn held(&self) -> Held {
+        let tables = self.tables.borrow();
+        Held {
+            unflushed_bytes: tables.unflushed_bytes,
+            segments: tables.held.segments() as u64,
+            segment_live_bytes: tables.held.live_bytes(),
+            segment_taken_bytes: tables.held.taken_bytes(),
+        }
+    }
+
+    /// Bytes of places given up since the last checkpoint began.
+    pub(super) fn moved_bytes(&self) -> u64 {
+        let tables = self.tables.borrow();
+        tables.moved.iter().map(|place| place.bytes()).sum()
+    }
+
+    /// Whether a good part of the memory holds what only a checkpoint can let leave it.
+    pub(super) fn unflushed_is_high(&self) -> bool {
+        self.tables.borrow().unflushed_bytes > self.memory().1 / 4
+    }
+
+    pub(super) fn wasteful_segment(&self, except: &HashSet<SegmentId>) -> Option<SegmentId> {
+        self.tables.borrow().held.wasteful(except)
+    }
+
+    pub(super) fn take_punchable(&self, count_max: usize) -> Vec<(SegmentId, Range<u64>)> {
+        self.tables.borrow_mut().held.take_punchable(count_max)
+    }
+}
