@@ -156,6 +156,7 @@ impl Ground {
     /// Steps 1 to 4: what was found in each shard, and the streams that are left if they are other
     /// than what is there.
     async fn work(self) -> Result<(Vec<Found>, Option<Vec<Tables>>), StartError> {
+        self.quarantine.prepare(self.layout.shards)?;
         let mut shards = Vec::new();
         let mut salvages = Vec::new();
         let mut known = HashMap::new();

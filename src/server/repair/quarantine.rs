@@ -23,6 +23,20 @@ use crate::{
 pub(super) struct Quarantine(pub(super) PathBuf);
 
 impl Quarantine {
+    /// Makes it and the directories of `shards` shards, durable: what is set aside there later
+    /// survives if its own directory is synced.
+    pub(super) fn prepare(&self, shards: u32) -> Result<(), StorageError> {
+        for shard in 0..shards {
+            let dir = self.shard(shard);
+            fs::create_dir_all(&dir).map_err(StorageError::io("create", &dir))?;
+        }
+        // Its own names, its name, and that of the quarantine of all starts.
+        for dir in self.0.ancestors().take(3) {
+            sync_dir(dir)?;
+        }
+        Ok(())
+    }
+
     /// Where a shard's files are copied to.
     pub(super) fn shard(&self, shard: u32) -> PathBuf {
         self.0.join(format!("shard-{shard}"))
@@ -74,7 +88,7 @@ impl Quarantine {
         let aside = self.0.join(blob::DIR_NAME);
         for id in blobs.into_iter().filter(|id| !named.contains_key(id)) {
             let (from, to) = (store.path(id), aside.join(id.name()));
-            fs::create_dir_all(&aside).map_err(StorageError::io("create", &aside))?;
+            create_in(&self.0, &aside)?;
             fs::rename(&from, &to).map_err(StorageError::io("rename", &from))?;
         }
         if aside.exists() {
@@ -117,7 +131,7 @@ pub(super) fn copy_aside(path: &Path, aside: &Path) -> Result<bool, StorageError
     if to.exists() {
         return Ok(true);
     }
-    fs::create_dir_all(aside).map_err(StorageError::io("create", aside))?;
+    create_in(aside.parent().unwrap_or(aside), aside)?;
     let copy = || -> io::Result<()> {
         let mut to = File::create(&to)?;
         // What a failing disk does not give is not worth giving up for.
@@ -131,11 +145,14 @@ pub(super) fn copy_aside(path: &Path, aside: &Path) -> Result<bool, StorageError
     Ok(true)
 }
 
+/// Makes the directory `dir` in `parent`, durable, if it is not there.
+fn create_in(parent: &Path, dir: &Path) -> Result<(), StorageError> {
+    fs::create_dir_all(dir).map_err(StorageError::io("create", dir))?;
+    sync_dir(parent)
+}
+
 /// Writes a file that is not there yet; file and name are durable when it returns.
 fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), StorageError> {
-    if let Some(dir) = path.parent() {
-        fs::create_dir_all(dir).map_err(StorageError::io("create", dir))?;
-    }
     let write = || -> io::Result<()> {
         let mut file = File::create(path)?;
         file.write_all(bytes)?;
