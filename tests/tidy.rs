@@ -148,6 +148,33 @@ fn the_top_level_holds_what_was_agreed() {
     }
 }
 
+/// What editors, merges and crashes leave behind.
+const STRAY: [&str; 8] = [
+    "*.orig",
+    "*.rej",
+    "*~",
+    "*.sw[a-p]",
+    ".#*",
+    "#*#",
+    "*.bak",
+    "core.[0-9]*",
+];
+
+#[test]
+fn no_leftover_is_tracked() {
+    let listed = Command::new("git")
+        .args(["ls-files", "--"])
+        .args(STRAY.map(|pattern| format!(":(glob)**/{pattern}")))
+        .current_dir(root())
+        .output();
+    let Some(listed) = listed.ok().filter(|listed| listed.status.success()) else {
+        println!("skipped: no git, or not its work tree");
+        return;
+    };
+    let stray = String::from_utf8_lossy(&listed.stdout);
+    assert_eq!(stray, "", "leftovers are tracked");
+}
+
 /// Licences that ask for no more than a notice, beside Apache-2.0, which this program is under.
 const LICENSES: [&str; 9] = [
     "0BSD",
