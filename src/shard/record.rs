@@ -453,7 +453,7 @@ impl<'a> Record<'a> {
                 incarnation,
                 fork: Incarnation(reader.u64()?),
             },
-            FENCE => Record::Fence {
+            FENCE if incarnation.0 == 0 => Record::Fence {
                 bucket: reader.text()?.into(),
             },
             _ => return None,

@@ -204,7 +204,7 @@ impl<'a> Reader<'a> {
         let kind = self.u8()?;
         let value = self.u64()?;
         match kind {
-            0 => Some(Lifetime::Unlimited),
+            0 if value == 0 => Some(Lifetime::Unlimited),
             1 => Some(Lifetime::Ttl { seconds: value }),
             2 => Some(Lifetime::ExpiresAt { unix_ms: value }),
             _ => None,
