@@ -26,7 +26,7 @@ use std::{
 use crossbeam::queue::SegQueue;
 
 use super::{
-    disk::{Access, Disk, DiskFile, list_by, open_named, remove_if_there, write_whole},
+    disk::{Access, Disk, DiskFile, align_down, list_by, open_named, remove_if_there, write_whole},
     error::StorageError,
 };
 use crate::base::limits::{DISK_ALIGN, DISK_IO_BYTES_MAX, Durability};
@@ -144,14 +144,13 @@ impl<D: Disk> BlobStore<D> {
             .open(&path, Access::Create)
             .await
             .map_err(StorageError::io("create", &path))?;
-        let mut offset = 0u64;
-        for piece in body.chunks(DISK_IO_BYTES_MAX) {
+        let offsets = (0u64..).step_by(DISK_IO_BYTES_MAX);
+        for (piece, offset) in body.chunks(DISK_IO_BYTES_MAX).zip(offsets) {
             let mut buffer = self.disk.buffer(piece.len().next_multiple_of(DISK_ALIGN));
             let (head, padding) = buffer.as_mut_slice().split_at_mut(piece.len());
             head.copy_from_slice(piece);
             padding.fill(0);
             write_whole(&file, &path, buffer, offset).await?;
-            offset += piece.len() as u64;
         }
         file.truncate(body.len() as u64)
             .await
@@ -238,18 +237,15 @@ impl<D: Disk> BlobStore<D> {
         named: &std::collections::HashMap<BlobId, u64>,
     ) -> Result<(), StorageError> {
         let (blobs, unknown) = self.list().await?;
-        let mut found = 0;
-        for id in blobs {
-            if named.contains_key(&id) {
-                found += 1;
-            } else {
-                self.graveyard.0.push(id);
-            }
+        let (found, left): (Vec<BlobId>, Vec<BlobId>) =
+            blobs.into_iter().partition(|id| named.contains_key(id));
+        for id in left {
+            self.graveyard.0.push(id);
         }
         for path in unknown {
             tracing::warn!(path = %path.display(), "not ours: left alone");
         }
-        if found == named.len() {
+        if found.len() == named.len() {
             return Ok(());
         }
         for id in named.keys() {
@@ -292,7 +288,7 @@ impl<D: Disk> BlobReader<D> {
     ) -> Result<u64, StorageError> {
         let end = end.min(self.blob.len);
         let align = DISK_ALIGN as u64;
-        let from = start - start % align;
+        let from = align_down(start);
         let want = end
             .saturating_sub(from)
             .min(bytes_max.min(DISK_IO_BYTES_MAX) as u64);
@@ -302,7 +298,7 @@ impl<D: Disk> BlobReader<D> {
             .read_at(from, len.min(DISK_IO_BYTES_MAX))
             .await
             .map_err(StorageError::io_at("read", &self.path, from))?;
-        let skip = (start - from) as usize;
+        let skip = start.saturating_sub(from) as usize;
         let take = end.saturating_sub(start) as usize;
         let piece = bytes.get(skip..).unwrap_or_default();
         let piece = piece.get(..take.min(piece.len())).unwrap_or_default();

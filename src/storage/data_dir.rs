@@ -116,7 +116,7 @@ impl DataDir {
         for path in &found.probes {
             fs::remove_file(path).map_err(StorageError::io("remove", path))?;
         }
-        manifest.boot_epoch += 1;
+        manifest.boot_epoch = manifest.boot_epoch.saturating_add(1);
         // What an earlier version wrote is read; what is written from now on, it could not read.
         manifest.format_version = manifest::FORMAT_VERSION;
         manifest.store(&path)?;
@@ -179,7 +179,8 @@ impl DataDir {
     /// Makes the directories of a new layout with `shards` shards beside the one that rules.
     /// Fill its journals and sync them, then call [`Self::switch_layout`].
     pub fn begin_layout(&self, shards: u32) -> Result<Layout, StorageError> {
-        let layout = Layout::new(&self.path, self.manifest.layout + 1, shards);
+        let number = self.manifest.layout.saturating_add(1);
+        let layout = Layout::new(&self.path, number, shards);
         if layout.root.exists() {
             remove_dir(&layout.root)?;
         }

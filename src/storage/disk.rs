@@ -26,6 +26,11 @@ mod glommio_disk;
 mod probe;
 mod read_only;
 mod ring_setup;
+#[allow(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "only tests use it: its own faults should end them"
+)]
 mod simulated;
 
 use std::fs;
@@ -38,6 +43,7 @@ use std::time::Duration;
 
 use glommio::io::{DmaBuffer, ReadResult};
 
+use crate::base::limits::DISK_ALIGN;
 use crate::storage::error::StorageError;
 
 pub use glommio_disk::{GlommioDisk, GlommioFile};
@@ -216,6 +222,13 @@ pub async fn remove_if_there<D: Disk>(disk: &D, path: &Path) -> Result<(), Stora
     }
 }
 
+/// The last multiple of [`DISK_ALIGN`] at or before `offset`, in bytes.
+#[must_use]
+pub fn align_down(offset: u64) -> u64 {
+    const BELOW: u64 = DISK_ALIGN as u64 - 1;
+    offset & !BELOW
+}
+
 /// Writes buffers one behind the other from `offset` on, all of them on their way together.
 ///
 /// # Errors
@@ -238,7 +251,7 @@ pub async fn write_all_at<F: DiskFile>(
     for buffer in buffers {
         let len = buffer.len() as u64;
         writes.push(Some(Box::pin(write_whole(file, path, buffer, at))));
-        at += len;
+        at = at.saturating_add(len);
     }
     let mut outcome = Ok(());
     poll_fn(|cx| {

@@ -41,6 +41,8 @@ pub(super) const NAME_NEW: &str = "manifest.new";
 
 const MAGIC: [u8; 8] = *b"THALWEGM";
 const BYTES: usize = 88;
+/// What is counted up with starts and layouts does not reach this: what says so is forged.
+const NUMBER_MAX: u64 = 1 << 62;
 const FLAG_STARTED: u32 = 1;
 
 /// What the manifest says.
@@ -168,10 +170,7 @@ impl Manifest {
         let (shards, flags) = (u32_at(bytes, 56), u32_at(bytes, 60));
         let mut secret = [0; 16];
         secret.copy_from_slice(&bytes[40..56]);
-        if shards == 0 {
-            return Err(damaged());
-        }
-        Ok(Self {
+        let manifest = Self {
             format_version,
             layout: u64_at(bytes, 16),
             shards,
@@ -179,7 +178,17 @@ impl Manifest {
             boot_epoch: u64_at(bytes, 24),
             secret,
             incarnation_blocks: u64_at(bytes, 32),
-        })
+        };
+        let in_range = |number: u64| number < NUMBER_MAX;
+        let numbers = [
+            manifest.layout,
+            manifest.boot_epoch,
+            manifest.incarnation_blocks,
+        ];
+        if shards == 0 || !numbers.into_iter().all(in_range) {
+            return Err(damaged());
+        }
+        Ok(manifest)
     }
 }
 
@@ -238,6 +247,27 @@ mod tests {
             error,
             Err(StorageError::UnsupportedFormat { found: 9, .. })
         ));
+    }
+
+    #[test]
+    fn numbers_that_no_start_reaches_are_damage() {
+        for forged in [
+            Manifest {
+                layout: u64::MAX,
+                ..manifest()
+            },
+            Manifest {
+                boot_epoch: u64::MAX,
+                ..manifest()
+            },
+            Manifest {
+                incarnation_blocks: u64::MAX,
+                ..manifest()
+            },
+        ] {
+            let error = Manifest::decode(&forged.encode(), Path::new("manifest"));
+            assert!(matches!(error, Err(StorageError::DamagedManifest { .. })));
+        }
     }
 
     #[test]

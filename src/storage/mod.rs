@@ -22,6 +22,19 @@
 //! One thread per shard: nothing here is shared between executors but the
 //! directory, and each shard has its own.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::todo,
+        clippy::unreachable,
+        clippy::unwrap_used,
+    )
+)]
+
 pub mod blob;
 pub mod checkpoint;
 pub mod data_dir;

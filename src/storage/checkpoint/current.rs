@@ -25,7 +25,7 @@ use crate::base::checksum::Checksum;
 use crate::base::limits::DISK_ALIGN;
 use crate::storage::disk::{Access, Disk, DiskFile, open_if_there, remove_if_there, write_whole};
 use crate::storage::error::StorageError;
-use crate::storage::fields::{u32_at, u64_at};
+use crate::storage::fields::{front, u32_at, u64_at};
 use crate::storage::journal::Position;
 
 const MAGIC: [u8; 8] = *b"THALWEGK";
@@ -106,6 +106,7 @@ impl Current {
 
     /// Fills a block.
     fn encode(&self, identity: &Identity, block: &mut [u8]) {
+        let block: &mut [u8; DISK_ALIGN] = front(block);
         block.fill(0);
         block[0..8].copy_from_slice(&MAGIC);
         block[8..12].copy_from_slice(&FORMAT.to_le_bytes());

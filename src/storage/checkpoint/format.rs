@@ -34,7 +34,7 @@
 use super::Identity;
 use crate::base::checksum::Checksum;
 use crate::base::limits::DISK_ALIGN;
-use crate::storage::fields::{u32_at, u64_at};
+use crate::storage::fields::{front, u32_at, u64_at};
 use crate::storage::journal::Position;
 
 /// Version of everything in this file.
@@ -95,7 +95,8 @@ impl ChunkHeader {
     /// Fills the first [`HEADER_BYTES`] of `out`, which is at least that long.
     pub(super) fn encode(&self, out: &mut [u8]) {
         let flags = if self.last { FLAG_LAST } else { 0 };
-        out[..HEADER_BYTES].fill(0);
+        let out: &mut [u8; HEADER_BYTES] = front(out);
+        out.fill(0);
         out[0..8].copy_from_slice(&MAGIC);
         out[8..12].copy_from_slice(&FORMAT.to_le_bytes());
         out[16..20].copy_from_slice(&self.body_checksum.to_le_bytes());
@@ -108,7 +109,7 @@ impl ChunkHeader {
         out[64..68].copy_from_slice(&self.entry_count.to_le_bytes());
         out[68..72].copy_from_slice(&self.shard.to_le_bytes());
         let checksum = Self::checksum(self.journal_id, self.number)
-            .with(&out[16..HEADER_BYTES])
+            .with(&out[16..])
             .value();
         out[12..16].copy_from_slice(&checksum.to_le_bytes());
     }
@@ -164,6 +165,10 @@ impl ChunkHeader {
 }
 
 /// Bytes of a chunk with `payload_bytes` of payload, at most 2^63.
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "no payload is longer than an entry with its length"
+)]
 pub(super) const fn chunk_bytes(payload_bytes: u64) -> u64 {
     (HEADER_BYTES as u64 + payload_bytes).next_multiple_of(DISK_ALIGN as u64)
 }
@@ -235,7 +240,7 @@ impl<'a> Iterator for Entries<'a> {
         });
         match entry {
             Some((entry, rest)) => {
-                (self.payload, self.left) = (rest, self.left - 1);
+                (self.payload, self.left) = (rest, self.left.saturating_sub(1));
                 Some(Some(entry))
             }
             None => {

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use super::format::{CHUNK_BYTES, ChunkHeader, Entries, FORMAT, HEADER_BYTES, HeaderError, Totals};
 use super::{Current, Identity, numbers};
 use crate::base::limits::{DISK_ALIGN, DISK_IO_BYTES_MAX};
-use crate::storage::disk::{Access, Disk, DiskFile, open_if_there};
+use crate::storage::disk::{Access, Disk, DiskFile, align_down, open_if_there};
 use crate::storage::error::{ApplyError, StorageError};
 use crate::storage::journal::Position;
 
@@ -137,31 +137,31 @@ pub async fn salvage_checkpoint<D: Disk>(
             entries: current.entries,
         });
     };
-    let (mut offset, mut verified_bytes, mut entries) = (0, 0, 0);
+    let (mut offset, mut verified_bytes, mut entries) = (0u64, 0u64, 0u64);
     // Chunks found, and the index that the next one has at least.
-    let (mut found, mut next_index, mut ended) = (0, 0, false);
+    let (mut found, mut next_index, mut ended) = (0u64, 0u64, false);
     while offset < reader.len && !ended {
         match reader.chunk(offset).await? {
             Ok(header) if header.index >= next_index => {
                 if !header.last {
-                    entries += reader.hand_out(offset, &header, entries, &mut entry)?;
+                    entries = reader.hand_out(offset, &header, entries, &mut entry)?;
                 }
                 ended = header.last;
-                found += 1;
+                found = found.saturating_add(1);
                 next_index = header.index.saturating_add(1);
-                verified_bytes += header.chunk_bytes();
-                offset += header.chunk_bytes();
+                verified_bytes = verified_bytes.saturating_add(header.chunk_bytes());
+                offset = offset.saturating_add(header.chunk_bytes());
             }
             // The header says which chunk it was and how long: only its body is lost.
             Err(Flaw::Body(header)) => {
                 ended = header.last;
                 next_index = next_index.max(header.index.saturating_add(1));
-                offset += header.chunk_bytes();
+                offset = offset.saturating_add(header.chunk_bytes());
             }
-            Ok(_) | Err(_) => offset += BLOCK,
+            Ok(_) | Err(_) => offset = offset.saturating_add(BLOCK),
         }
     }
-    let chunks = next_index + u64::from(!ended);
+    let chunks = next_index.saturating_add(u64::from(!ended));
     let damage = Damage {
         chunks: chunks.saturating_sub(found),
         bytes: reader.len.max(current.bytes).saturating_sub(verified_bytes),
@@ -221,7 +221,7 @@ impl<'a, D: Disk> Reader<'a, D> {
         &mut self,
         entry: &mut impl FnMut(&[u8]) -> Result<(), ApplyError>,
     ) -> Result<Current, StorageError> {
-        let (mut offset, mut chunks, mut entries) = (0, 0, 0);
+        let (mut offset, mut chunks, mut entries) = (0u64, 0u64, 0u64);
         loop {
             let header = match self.chunk(offset).await? {
                 Ok(header) => header,
@@ -230,11 +230,11 @@ impl<'a, D: Disk> Reader<'a, D> {
             if header.index != chunks {
                 return Err(self.damaged(offset, "chunks before it are missing"));
             }
-            chunks += 1;
+            chunks = chunks.saturating_add(1);
             let chunk = offset;
-            offset += header.chunk_bytes();
+            offset = offset.saturating_add(header.chunk_bytes());
             if !header.last {
-                entries += self.hand_out(chunk, &header, entries, entry)?;
+                entries = self.hand_out(chunk, &header, entries, entry)?;
                 continue;
             }
             return match Totals::decode(self.payload(chunk, &header)) {
@@ -291,8 +291,8 @@ impl<'a, D: Disk> Reader<'a, D> {
         })
     }
 
-    /// Hands out the entries of the chunk at `offset`, which was just read, and says how many
-    /// there were. `before` is the number of entries handed out so far.
+    /// Hands out the entries of the chunk at `offset`, which was just read. `before` is the number
+    /// of entries handed out so far; returns the same with these.
     fn hand_out(
         &self,
         offset: u64,
@@ -300,7 +300,7 @@ impl<'a, D: Disk> Reader<'a, D> {
         before: u64,
         entry: &mut impl FnMut(&[u8]) -> Result<(), ApplyError>,
     ) -> Result<u64, StorageError> {
-        let mut count = 0;
+        let mut count = before;
         for bytes in Entries::checked(header, self.payload(offset, header))
             .into_iter()
             .flatten()
@@ -309,10 +309,10 @@ impl<'a, D: Disk> Reader<'a, D> {
             entry(bytes).map_err(|source| StorageError::ApplyEntry {
                 path: self.path.clone(),
                 offset,
-                entry: before + count,
+                entry: count,
                 source,
             })?;
-            count += 1;
+            count = count.saturating_add(1);
         }
         Ok(count)
     }
@@ -325,21 +325,21 @@ impl<'a, D: Disk> Reader<'a, D> {
             return Ok(());
         }
         // What is held is the window's end.
-        self.window.drain(..self.window.len() - held);
+        self.window.drain(..self.window.len().saturating_sub(held));
         self.start = offset;
-        let most = (self.len - self.len % BLOCK)
-            .saturating_sub(offset)
-            .min(most as u64) as usize;
+        let most = align_down(self.len).saturating_sub(offset).min(most as u64) as usize;
         while self.window.len() < most {
-            let at = offset + self.window.len() as u64;
-            let len = (most - self.window.len()).min(DISK_IO_BYTES_MAX);
+            let at = offset.saturating_add(self.window.len() as u64);
+            let len = most
+                .saturating_sub(self.window.len())
+                .min(DISK_IO_BYTES_MAX);
             let bytes = self
                 .file
                 .read_at(at, len)
                 .await
                 .map_err(StorageError::io_at("read", &self.path, at))?;
             // Part of a block comes only from the end of a file that was just cut.
-            let whole = bytes.len() - bytes.len() % DISK_ALIGN;
+            let whole = align_down(bytes.len() as u64) as usize;
             match bytes.get(..whole.min(len)) {
                 Some(bytes) if !bytes.is_empty() => self.window.extend_from_slice(bytes),
                 _ => {

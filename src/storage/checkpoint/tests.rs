@@ -188,6 +188,32 @@ fn a_flipped_bit_is_refused_and_costs_its_chunk_only() {
 }
 
 #[test]
+fn a_chunk_of_a_number_that_cannot_be_is_refused_and_salvaged() {
+    let disk = disk(1);
+    let current = block_on(write(&disk, &identity(), 7, &many(700))).expect("a checkpoint");
+    let path = identity().path(7);
+    let mut file = disk.contents(&path).expect("a file");
+    let first = &chunks(&file, 7)[0].1;
+    let header = ChunkHeader::decode(&file, &identity(), 7, 0).expect("a header");
+    let forged = ChunkHeader {
+        index: u64::MAX,
+        ..header
+    };
+    forged.encode(&mut file);
+    disk.set_contents(&path, file.clone());
+    let refused = block_on(read(&disk, &identity(), &current));
+    assert!(matches!(
+        refused,
+        Err(StorageError::DamagedCheckpoint { .. })
+    ));
+    let (found, damage) = salvage(&disk, &current);
+    assert!(
+        found == *first && damage.chunks == u64::MAX - 1,
+        "{damage:?}"
+    );
+}
+
+#[test]
 fn cut_lengthened_rearranged_and_missing_files_are_refused() {
     let disk = disk(1);
     let current = block_on(write(&disk, &identity(), 7, &many(1000))).expect("a checkpoint");

@@ -112,11 +112,12 @@ impl<D: Disk> CheckpointWriter<D> {
                 });
             }
         };
-        let framed = ENTRY_HEADER_BYTES + entry.len();
-        if HEADER_BYTES + self.open.len() + framed > CHUNK_BYTES {
+        const ROOM: usize = CHUNK_BYTES - HEADER_BYTES;
+        let framed = ENTRY_HEADER_BYTES.saturating_add(entry.len());
+        if self.open.len().saturating_add(framed) > ROOM {
             self.write_open().await?;
         }
-        if HEADER_BYTES + framed > CHUNK_BYTES {
+        if framed > ROOM {
             return self
                 .write_chunk(Chunk {
                     parts: [&len, entry],
@@ -126,11 +127,11 @@ impl<D: Disk> CheckpointWriter<D> {
                 .await;
         }
         if self.open.capacity() == 0 {
-            self.open.reserve_exact(CHUNK_BYTES - HEADER_BYTES);
+            self.open.reserve_exact(ROOM);
         }
         self.open.extend_from_slice(&len);
         self.open.extend_from_slice(entry);
-        self.open_entries += 1;
+        self.open_entries = self.open_entries.saturating_add(1);
         Ok(())
     }
 
@@ -172,8 +173,8 @@ impl<D: Disk> CheckpointWriter<D> {
         self.write_open().await?;
         let totals = Totals {
             entries: self.entries,
-            chunks: self.chunks + 1,
-            bytes: self.offset + Totals::CHUNK_BYTES,
+            chunks: self.chunks.saturating_add(1),
+            bytes: self.offset.saturating_add(Totals::CHUNK_BYTES),
             replay_from,
         };
         self.write_chunk(Chunk {
@@ -228,22 +229,22 @@ impl<D: Disk> CheckpointWriter<D> {
     async fn write_chunk(&mut self, mut chunk: Chunk<'_>) -> Result<(), StorageError> {
         self.writing = true;
         let payload_bytes = chunk.payload_bytes() as u64;
-        let end = self.offset + chunk_bytes(payload_bytes);
-        let piece = |from: u64| (end - from).min(DISK_IO_BYTES_MAX as u64) as usize;
+        let end = self.offset.saturating_add(chunk_bytes(payload_bytes));
+        let piece = |from: u64| end.saturating_sub(from).min(DISK_IO_BYTES_MAX as u64) as usize;
 
         let mut first = self.disk.buffer(piece(self.offset));
-        let body = &mut first.as_mut_slice()[HEADER_BYTES..];
+        let (_, body) = first.as_mut_slice().split_at_mut(HEADER_BYTES);
         chunk.fill(body);
         let mut checksum = ChunkHeader::checksum(self.identity.journal_id, self.number).with(body);
 
-        let mut offset = self.offset + first.len() as u64;
+        let mut offset = self.offset.saturating_add(first.len() as u64);
         while offset < end {
             let mut buffer = self.disk.buffer(piece(offset));
             chunk.fill(buffer.as_mut_slice());
             checksum = checksum.with(buffer.as_slice());
             let len = buffer.len() as u64;
             write_whole(&self.file, &self.path, buffer, offset).await?;
-            offset += len;
+            offset = offset.saturating_add(len);
         }
 
         let header = ChunkHeader {
@@ -260,8 +261,8 @@ impl<D: Disk> CheckpointWriter<D> {
         header.encode(first.as_mut_slice());
         write_whole(&self.file, &self.path, first, self.offset).await?;
         self.offset = end;
-        self.chunks += 1;
-        self.entries += u64::from(chunk.entries);
+        self.chunks = self.chunks.saturating_add(1);
+        self.entries = self.entries.saturating_add(u64::from(chunk.entries));
         self.writing = false;
         Ok(())
     }

@@ -33,7 +33,7 @@ fn read(file: &File, offset: u64, len: usize) -> io::Result<Vec<u8>> {
     let mut buf = AlignedBuf::global(len);
     loop {
         match file.read_at(buf.as_mut_slice(), offset) {
-            Ok(read) => return Ok(buf.as_slice()[..read].to_vec()),
+            Ok(read) => return Ok(buf.as_slice().iter().take(read).copied().collect()),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }

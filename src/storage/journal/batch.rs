@@ -55,12 +55,14 @@ impl OpenBatch {
 
     /// Bytes on disk of a batch that holds one record of `payload` bytes.
     pub(super) fn padded_alone(payload: usize) -> u64 {
-        padded((BATCH_HEADER_BYTES + RECORD_HEADER_BYTES + payload) as u64)
+        const HEADERS: usize = BATCH_HEADER_BYTES + RECORD_HEADER_BYTES;
+        padded(HEADERS.saturating_add(payload) as u64)
     }
 
     /// Bytes on disk if a record of `payload` bytes is added.
     pub(super) fn padded_with(&self, payload: usize) -> u64 {
-        padded((self.bytes + RECORD_HEADER_BYTES + payload) as u64)
+        let bytes = self.bytes.saturating_add(RECORD_HEADER_BYTES);
+        padded(bytes.saturating_add(payload) as u64)
     }
 
     /// Bytes on disk as it is.
@@ -74,9 +76,14 @@ impl OpenBatch {
         for part in parts {
             self.copy(disk, part);
         }
-        self.records += 1;
+        self.records = self.records.saturating_add(1);
     }
 
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "`bytes` are those in `pieces`, each of `piece_bytes`, which are at least a block"
+    )]
     fn copy<D: Disk>(&mut self, disk: &D, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let (piece, at) = (self.bytes / self.piece_bytes, self.bytes % self.piece_bytes);
@@ -93,6 +100,11 @@ impl OpenBatch {
 
     /// Completes the batch. `header` brings what the batch does not know itself; its number,
     /// first record, counts and checksums are filled in.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "`bytes` are those in `pieces`, and the header's place is always among them"
+    )]
     pub(super) fn seal(mut self, header: BatchHeader) -> SealedBatch {
         let pieces_used = self.bytes.div_ceil(self.piece_bytes);
         debug_assert_eq!(pieces_used, self.pieces.len());

@@ -10,7 +10,7 @@
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use super::format::{FILE_HEADER_BYTES, FORMAT, FileHeader};
+use super::format::{FILE_HEADER_BYTES, FORMAT, FileHeader, NUMBER_MAX};
 use crate::base::limits::DISK_IO_BYTES_MAX;
 use crate::storage::disk::{Access, Disk, DiskFile, write_whole};
 use crate::storage::error::StorageError;
@@ -46,9 +46,12 @@ pub(super) enum Name {
 
 impl Name {
     pub(super) fn parse(name: &str) -> Self {
-        let number = |digits: &str| match digits.len() {
-            20 if digits.bytes().all(|byte| byte.is_ascii_digit()) => digits.parse().ok(),
-            _ => None,
+        let number = |digits: &str| {
+            match digits.len() {
+                20 if digits.bytes().all(|byte| byte.is_ascii_digit()) => digits.parse().ok(),
+                _ => None,
+            }
+            .filter(|number| *number < NUMBER_MAX)
         };
         match name.split_once('.') {
             Some((digits, "journal")) => number(digits).map_or(Self::Unknown, Self::File),
@@ -171,16 +174,15 @@ async fn fill_file<D: Disk>(
         file_bytes: new.bytes,
         shard: home.shard,
     };
-    let mut offset = 0;
-    while offset < new.bytes {
-        let len = (new.bytes - offset).min(DISK_IO_BYTES_MAX as u64) as usize;
+    for offset in (0..new.bytes).step_by(DISK_IO_BYTES_MAX) {
+        let left = new.bytes.saturating_sub(offset);
+        let len = left.min(DISK_IO_BYTES_MAX as u64) as usize;
         let mut buf = disk.buffer(len);
         buf.as_mut_slice().fill(0);
         if offset == 0 {
-            header.encode(&mut buf.as_mut_slice()[..FILE_HEADER_BYTES as usize]);
+            header.encode(buf.as_mut_slice());
         }
         write_whole(&file, path, buf, offset).await?;
-        offset += len as u64;
     }
     file.sync_data()
         .await

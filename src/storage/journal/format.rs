@@ -37,7 +37,7 @@
 use super::FILE_BYTES_MAX;
 use crate::base::checksum::Checksum;
 use crate::base::limits::DISK_ALIGN;
-use crate::storage::fields::{FileHeaderError, u32_at, u64_at};
+use crate::storage::fields::{FileHeaderError, front, u32_at, u64_at};
 
 /// Version of everything in this file.
 pub(super) const FORMAT: u32 = 1;
@@ -60,6 +60,10 @@ pub(super) const FLAG_EPOCH_OPEN: u32 = 1;
 /// batches, up to its number, and of `record_count` lost records.
 pub(super) const FLAG_FILLER: u32 = 2;
 
+/// Beyond the numbers that files, batches and records of any journal reach, so that sums of them do
+/// not overflow: what says one is forged.
+pub(super) const NUMBER_MAX: u64 = 1 << 62;
+
 /// Rounds up to a whole number of blocks.
 pub(super) const fn padded(bytes: u64) -> u64 {
     bytes.next_multiple_of(BATCH_ALIGN)
@@ -75,8 +79,9 @@ pub(super) struct FileHeader {
 }
 
 impl FileHeader {
-    /// Fills a block.
-    pub(super) fn encode(&self, block: &mut [u8]) {
+    /// Fills the first block of `buffer`.
+    pub(super) fn encode(&self, buffer: &mut [u8]) {
+        let block: &mut [u8; DISK_ALIGN] = front(buffer);
         block.fill(0);
         block[0..8].copy_from_slice(&FILE_MAGIC);
         block[8..12].copy_from_slice(&FORMAT.to_le_bytes());
@@ -134,11 +139,12 @@ pub(super) struct BatchHeader {
 impl BatchHeader {
     /// Bytes of header, body and padding.
     pub(super) fn batch_bytes(&self) -> u64 {
-        padded(BATCH_HEADER_BYTES as u64 + u64::from(self.body_bytes))
+        padded((BATCH_HEADER_BYTES as u64).saturating_add(u64::from(self.body_bytes)))
     }
 
     /// Fills the first 80 bytes of `out`.
     pub(super) fn encode(&self, out: &mut [u8]) {
+        let out: &mut [u8; BATCH_HEADER_BYTES] = front(out);
         out[0..4].copy_from_slice(&BATCH_MAGIC);
         out[8..12].copy_from_slice(&self.body_checksum.to_le_bytes());
         out[12..16].copy_from_slice(&self.flags.to_le_bytes());
@@ -151,14 +157,12 @@ impl BatchHeader {
         out[64..72].copy_from_slice(&self.offset.to_le_bytes());
         out[72..76].copy_from_slice(&self.body_bytes.to_le_bytes());
         out[76..80].copy_from_slice(&self.record_count.to_le_bytes());
-        let checksum = Checksum::seeded(self.epoch)
-            .with(&out[8..BATCH_HEADER_BYTES])
-            .value();
+        let checksum = Checksum::seeded(self.epoch).with(&out[8..]).value();
         out[4..8].copy_from_slice(&checksum.to_le_bytes());
     }
 
     /// Reads a header that was written at `offset` of this file; `None` if there is none.
-    /// What it says fits the file; the body is not looked at.
+    /// What it says fits the file, and is in range; the body is not looked at.
     pub(super) fn decode(bytes: &[u8], file: &FileHeader, offset: u64) -> Option<Self> {
         let bytes: &[u8; BATCH_HEADER_BYTES] = bytes.first_chunk()?;
         if bytes[0..4] != BATCH_MAGIC {
@@ -182,7 +186,10 @@ impl BatchHeader {
             && header.file_number == file.file_number
             && header.offset == offset;
         let fits = header.batch_bytes() <= file.file_bytes.checked_sub(offset)?;
-        (checksum == u32_at(bytes, 4) && here && fits).then_some(header)
+        let in_range = header.durable < header.number
+            && header.number < NUMBER_MAX
+            && header.first_record < NUMBER_MAX;
+        (checksum == u32_at(bytes, 4) && here && fits && in_range).then_some(header)
     }
 
     /// True if `body` is what was written with this header.
@@ -219,7 +226,7 @@ impl<'a> Iterator for Records<'a> {
         match record {
             Some((payload, rest)) => {
                 self.body = rest;
-                self.left -= 1;
+                self.left = self.left.saturating_sub(1);
                 Some(Some(payload))
             }
             None => {

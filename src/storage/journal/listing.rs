@@ -37,16 +37,24 @@ pub(super) async fn list<D: Disk>(disk: &D, dir: &Path) -> Result<Listing, Stora
 
 /// Refuses a directory in which a file of the sequence is missing.
 pub(super) fn check_gaps(dir: &Path, listing: &Listing) -> Result<(), StorageError> {
-    match listing
-        .numbers
-        .windows(2)
-        .find(|pair| pair[0] + 1 != pair[1])
-    {
-        Some(pair) => Err(StorageError::MissingFile {
-            path: file_path(dir, pair[0] + 1),
-        }),
-        None => Ok(()),
+    for (number, next) in listing.numbers.iter().zip(listing.numbers.iter().skip(1)) {
+        let expected = number.saturating_add(1);
+        if *next != expected {
+            return Err(StorageError::MissingFile {
+                path: file_path(dir, expected),
+            });
+        }
     }
+    Ok(())
+}
+
+/// The file of this index.
+#[expect(
+    clippy::indexing_slicing,
+    reason = "an index comes from a pass over the same list"
+)]
+pub(super) fn nth<D: Disk>(files: &[Rc<JournalFile<D>>], index: usize) -> &Rc<JournalFile<D>> {
+    &files[index]
 }
 
 /// Opens all files; they belong to one journal of one shard.

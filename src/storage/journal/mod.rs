@@ -201,7 +201,8 @@ impl Options {
             sync_method: SyncMethod::Fdatasync,
             in_flight_max: IN_FLIGHT_MAX,
             file_bytes: limits.journal_file_bytes,
-            record_bytes_max: limits.request_bytes_max as usize + RECORD_OVERHEAD_BYTES,
+            record_bytes_max: (limits.request_bytes_max as usize)
+                .saturating_add(RECORD_OVERHEAD_BYTES),
             batch_bytes_max: BATCH_BYTES_MAX,
             reserve_bytes: limits.disk_reserve_bytes,
             ahead_bytes: limits.journal_file_bytes.max(4 << 20),
@@ -210,8 +211,9 @@ impl Options {
 
     /// Bytes of the smallest file that holds the largest record.
     fn file_bytes_min(&self) -> u64 {
-        let record = self.record_bytes_max as u64 + format::RECORD_HEADER_BYTES as u64;
-        format::FILE_HEADER_BYTES + format::padded(format::BATCH_HEADER_BYTES as u64 + record)
+        const HEADERS: u64 = (format::BATCH_HEADER_BYTES + format::RECORD_HEADER_BYTES) as u64;
+        let batch = format::padded(HEADERS.saturating_add(self.record_bytes_max as u64));
+        format::FILE_HEADER_BYTES.saturating_add(batch)
     }
 
     /// True if the largest record fits a file, and all else is in range.
@@ -229,7 +231,8 @@ impl Options {
 
     /// Bytes that a batch may reach on disk: what was asked for, or what a file holds.
     fn batch_limit(&self) -> u64 {
-        (self.batch_bytes_max as u64).min(self.file_bytes - format::FILE_HEADER_BYTES)
+        let file = self.file_bytes.saturating_sub(format::FILE_HEADER_BYTES);
+        file.min(self.batch_bytes_max as u64)
     }
 
     /// Files to keep ready behind the one in use.
@@ -383,12 +386,12 @@ impl<D: Disk> Journal<D> {
     /// The oldest go first, so that what a crash leaves has no gap. How many went.
     pub async fn release_before(&self, position: Position) -> Result<u64, StorageError> {
         let inner = &*self.0;
-        let mut released = 0;
+        let mut released = 0u64;
         while let Some(path) = inner.releasable(position) {
             let remove = inner.disk.remove(&path).await;
             remove.map_err(StorageError::io("remove", &path))?;
             inner.queue.borrow_mut().spans.pop_front();
-            released += 1;
+            released = released.saturating_add(1);
         }
         if released > 0 {
             let dir = &inner.home.dir;

@@ -82,6 +82,7 @@ impl Observed {
     }
 }
 
+#[expect(clippy::arithmetic_side_effects, reason = "`RECENT` is not 0")]
 fn place(number: u64) -> usize {
     (number % RECENT as u64) as usize
 }

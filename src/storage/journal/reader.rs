@@ -21,17 +21,13 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use super::file::JournalFile;
-use super::format::{
-    BATCH_HEADER_BYTES, BatchHeader, FILE_HEADER_BYTES, FLAG_EPOCH_OPEN, FLAG_FILLER, Records,
-};
+use super::format::{BatchHeader, FILE_HEADER_BYTES, FLAG_EPOCH_OPEN, FLAG_FILLER, Records};
+use super::listing::nth;
 use super::tail::{Found, Stop, Tail, search_proof};
 use super::window::Window;
 use super::{IN_FLIGHT_LIMIT, Position};
 use crate::storage::disk::Disk;
 use crate::storage::error::{ApplyError, StorageError};
-
-/// No batch number and no position reaches this.
-const NUMBER_MAX: u64 = 1 << 62;
 
 /// Where the log ends and what was read up to there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,7 +86,7 @@ impl LogEnd {
     pub(super) fn unproven_file(&self) -> usize {
         let proven = self
             .spans
-            .partition_point(|span| span.first_number <= self.durable + 1);
+            .partition_point(|span| span.first_number <= self.durable.saturating_add(1));
         proven.saturating_sub(1)
     }
 }
@@ -116,7 +112,7 @@ pub(super) async fn read_log<D: Disk>(
     match proof {
         None => Ok(end),
         Some(proof) => Err(StorageError::DamagedBatch {
-            path: files[stop.file].path.clone(),
+            path: nth(files, stop.file).path.clone(),
             offset: stop.offset,
             batch: stop.next_number,
             proof: proof.header.number,
@@ -144,11 +140,10 @@ pub(super) async fn scan_log<D: Disk>(
             .whole_batch(offset, |header| continues(&end, header))
             .await?
         {
-            let len = BATCH_HEADER_BYTES + header.body_bytes as usize;
-            let body = &window.at(offset, len).await?[BATCH_HEADER_BYTES..];
+            let body = window.body(&header).await?;
             apply_batch(file, &header, body, replay_from, &mut apply)?;
             advance(&mut end, &header, index);
-            offset += header.batch_bytes();
+            offset = offset.saturating_add(header.batch_bytes());
         }
         // Where this file has no room left the next goes on: its first batch tells.
         if offset == FILE_HEADER_BYTES {
@@ -216,23 +211,22 @@ fn apply_batch<D: Disk>(
 
 /// True if the batch follows what was read so far.
 fn continues(end: &Option<LogEnd>, header: &BatchHeader) -> bool {
-    // Beyond what any journal reaches: forged, and sums of it would overflow.
-    if header.number >= NUMBER_MAX || header.first_record >= NUMBER_MAX {
-        return false;
-    }
     let Some(end) = end else {
-        return header.epoch > 0 && header.durable < header.number;
+        return header.epoch > 0;
     };
     let filler = header.flags & FLAG_FILLER != 0;
     let follows = header.number == end.next_number || (filler && header.number > end.next_number);
     let opens = header.flags & (FLAG_EPOCH_OPEN | FLAG_FILLER) != 0;
     follows
         && header.first_record == end.next_record
-        && header.durable < header.number
         && (header.epoch == end.epoch || (opens && header.epoch > end.epoch))
 }
 
 /// Takes one more batch into the log.
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "numbers and offsets are in range where a header is decoded; the rest counts batches"
+)]
 fn advance(end: &mut Option<LogEnd>, header: &BatchHeader, file: usize) {
     let end = end.get_or_insert_with(|| LogEnd {
         file,

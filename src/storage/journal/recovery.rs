@@ -28,7 +28,7 @@ use super::batch::OpenBatch;
 use super::commit::commit;
 use super::file::{Home, JournalFile, NewFile, file_path, make_file};
 use super::format::{FILE_HEADER_BYTES, FLAG_EPOCH_OPEN};
-use super::listing::{check_gaps, list, open_files};
+use super::listing::{check_gaps, list, nth, open_files};
 use super::observed::Observed;
 use super::reader::{Cut, LogEnd, Span, read_log};
 use super::tail::Tail;
@@ -140,7 +140,7 @@ impl RecoveryReport {
         self.next_position = Position(end.next_record);
         self.epoch = end.epoch;
         if end.tail != Tail::Clean {
-            let path = files[end.file].path.clone();
+            let path = nth(files, end.file).path.clone();
             self.cut = Some(Cut {
                 path,
                 offset: end.offset,
@@ -158,7 +158,7 @@ impl RecoveryReport {
     fn list_files<D: Disk>(&mut self, files: &[Rc<JournalFile<D>>], spans: &[Span], next: Span) {
         let report = |(index, file): (usize, &Rc<JournalFile<D>>)| {
             let from = spans.get(index).copied().unwrap_or(next);
-            let to = spans.get(index + 1).copied().unwrap_or(next);
+            let to = spans.get(index.saturating_add(1)).copied().unwrap_or(next);
             FileReport {
                 path: file.path.clone(),
                 bytes: file.len,
@@ -255,7 +255,7 @@ impl<D: Disk> Journal<D> {
                 report.add(&files, end);
                 if end.epoch >= options.epoch {
                     return Err(StorageError::EpochAhead {
-                        path: files[end.file].path.clone(),
+                        path: nth(&files, end.file).path.clone(),
                         offset: end.offset,
                         found: end.epoch,
                         current: options.epoch,
@@ -297,13 +297,9 @@ impl<D: Disk> Journal<D> {
         let usable = |file: &Rc<JournalFile<D>>| {
             file.header.file_bytes == options.file_bytes && file.len >= file.header.file_bytes
         };
-        let kept = at
-            + 1
-            + files[at + 1..]
-                .iter()
-                .take_while(|file| usable(file))
-                .count();
-        for file in files.drain(kept..).rev() {
+        let mut behind = files.split_off(at.saturating_add(1));
+        let usable = behind.iter().take_while(|file| usable(file)).count();
+        for file in behind.drain(usable..).rev() {
             disk.remove(&file.path)
                 .await
                 .map_err(StorageError::io("remove", &file.path))?;
@@ -311,7 +307,7 @@ impl<D: Disk> Journal<D> {
                 .await
                 .map_err(StorageError::io("sync", &home.dir))?;
         }
-        let ready: VecDeque<_> = files.drain(at + 1..).collect();
+        let ready = VecDeque::from(behind);
         let numbers = files.iter().map(|file| file.number());
         let spans: VecDeque<(u64, Span)> = match &end {
             Some(end) => numbers.zip(end.spans.iter().copied()).collect(),
@@ -334,8 +330,8 @@ impl<D: Disk> Journal<D> {
             home,
             options,
             queue: RefCell::new(queue),
-            durable: Cell::new(next_number - 1),
-            proven: Cell::new(next_number - 1),
+            durable: Cell::new(next_number.saturating_sub(1)),
+            proven: Cell::new(next_number.saturating_sub(1)),
             in_flight: Cell::new(0),
             latched: Cell::new(false),
             pressure: Cell::new(false),
@@ -356,7 +352,7 @@ impl<D: Disk> Journal<D> {
         let batch = {
             let mut queue = inner.queue.borrow_mut();
             let number = queue.next_number;
-            queue.next_number += 1;
+            queue.next_number = number.saturating_add(1);
             OpenBatch::new(&inner.disk, 0, number, queue.next_record)
         };
         let full = {
@@ -364,7 +360,7 @@ impl<D: Disk> Journal<D> {
             queue.ready.is_empty() && queue.active.room_at(queue.active_offset) < batch.padded()
         };
         if full {
-            let number = inner.queue.borrow().active.number() + 1;
+            let number = inner.queue.borrow().active.number().saturating_add(1);
             let (bytes, access) = (inner.options.file_bytes, inner.options.access());
             let file = make_file(
                 &inner.disk,
@@ -403,20 +399,23 @@ async fn make_durable<D: Disk>(
     end: &LogEnd,
 ) -> Result<(), StorageError> {
     for place in &end.unproven {
-        let file = &files[place.file];
+        let file = nth(files, place.file);
         let mut window = Window::new(file);
         let mut offset = place.offset;
-        let batch_end = place.offset + place.bytes;
+        let batch_end = place.offset.saturating_add(place.bytes);
         while offset < batch_end {
-            let len = (batch_end - offset).min(DISK_IO_BYTES_MAX as u64) as usize;
+            let len = batch_end
+                .saturating_sub(offset)
+                .min(DISK_IO_BYTES_MAX as u64) as usize;
             let mut buf = disk.buffer(len);
             buf.as_mut_slice()
                 .copy_from_slice(window.at(offset, len).await?);
             write_whole(&file.file, &file.path, buf, offset).await?;
-            offset += len as u64;
+            offset = offset.saturating_add(len as u64);
         }
     }
-    for file in &files[end.unproven_file()..=end.file] {
+    let to = end.file.saturating_add(1);
+    for file in files.iter().take(to).skip(end.unproven_file()) {
         file.file
             .sync_data()
             .await
@@ -439,7 +438,7 @@ async fn trim<D: Disk>(
         if file.len > expected {
             report
                 .trimmed
-                .push((file.path.clone(), file.len - expected));
+                .push((file.path.clone(), file.len.saturating_sub(expected)));
         }
         file.file
             .truncate(expected)

@@ -22,14 +22,14 @@ use std::rc::Rc;
 
 use super::file::{Home, JournalFile, NewFile, file_path, make_file};
 use super::format::{BATCH_HEADER_BYTES, BatchHeader, FILE_HEADER_BYTES, FLAG_FILLER, FileHeader};
-use super::listing::{list, open_files};
+use super::listing::{list, nth, open_files};
 use super::reader::scan_log;
 use super::tail::{Found, Stop, search_continuation};
 use super::window::Window;
 use super::{Options, Position};
 use crate::base::checksum::Checksum;
 use crate::base::limits::{DISK_ALIGN, DISK_IO_BYTES_MAX};
-use crate::storage::disk::{Access, Disk, DiskFile, write_whole};
+use crate::storage::disk::{Access, Disk, DiskFile, align_down, write_whole};
 use crate::storage::error::StorageError;
 
 /// What repair did to one journal.
@@ -121,7 +121,9 @@ impl<D: Disk> Repair<'_, D> {
         };
         // A file before the first takes the place of all that recovery needs and misses.
         let missing = first > 1 && self.starts_after(first, options.replay_from).await?;
-        let numbers: Vec<u64> = (first - u64::from(missing)..=last).collect();
+        self.check_space(first, last, present.len(), options)
+            .await?;
+        let numbers: Vec<u64> = (first.saturating_sub(u64::from(missing))..=last).collect();
         for &number in &numbers {
             if !present.contains(&number) {
                 let (bytes, access) = (options.file_bytes, Access::Write);
@@ -149,6 +151,33 @@ impl<D: Disk> Repair<'_, D> {
         Ok(numbers)
     }
 
+    /// Whether the files that are missing between `first` and `last` can be made: a file whose name
+    /// was damaged must not fill the disk.
+    async fn check_space(
+        &self,
+        first: u64,
+        last: u64,
+        present: usize,
+        options: &Options,
+    ) -> Result<(), StorageError> {
+        let dir = &self.home.dir;
+        let free = self.disk.free_space(dir).await;
+        let free = free.map_err(StorageError::io("statfs", dir))?;
+        let missing = last
+            .saturating_sub(first)
+            .saturating_add(1)
+            .saturating_sub(present as u64);
+        let needed = missing.saturating_mul(options.file_bytes);
+        if needed <= free {
+            return Ok(());
+        }
+        Err(StorageError::DiskFull {
+            dir: dir.clone(),
+            free,
+            needed,
+        })
+    }
+
     /// True if the file begins after `position`; also if what it begins with does not verify.
     async fn starts_after(&self, number: u64, position: Position) -> Result<bool, StorageError> {
         match JournalFile::open(self.disk, &self.home.dir, number, Access::Read).await {
@@ -172,7 +201,7 @@ impl<D: Disk> Repair<'_, D> {
             .await
             .map_err(io("open", &path))?;
         let len = file.len().await.map_err(io("stat", &path))?;
-        let file_bytes = (len / DISK_ALIGN as u64 * DISK_ALIGN as u64).max(2 * FILE_HEADER_BYTES);
+        let file_bytes = align_down(len).max(2 * FILE_HEADER_BYTES);
         let (journal_id, shard) = (self.home.journal_id, self.home.shard);
         let header = FileHeader {
             journal_id,
@@ -197,6 +226,11 @@ impl<D: Disk> Repair<'_, D> {
     }
 
     /// Fills the first damaged range; false if there is none.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "what is lost lies between two batches, so `first` is at most `last`, each slot \
+                  stands for one batch of them, and numbers are in range where they are decoded"
+    )]
     async fn mend_first_damage(
         &mut self,
         files: &[Rc<JournalFile<D>>],
@@ -213,6 +247,19 @@ impl<D: Disk> Repair<'_, D> {
             records: next.header.first_record.saturating_sub(next_record),
         };
         let mut slots = slots(files, scan.stop, next);
+        // A header could be forged so that there is nothing to fill, or too much for a filler to
+        // say: neither would ever verify.
+        let Some(lost_records) = u32::try_from(lost.records)
+            .ok()
+            .filter(|_| !slots.is_empty())
+        else {
+            return Err(StorageError::DamagedBatch {
+                path: nth(files, scan.stop.file).path.clone(),
+                offset: scan.stop.offset,
+                batch: lost.first,
+                proof: next.header.number,
+            });
+        };
         // Each slot held at least one of the lost batches, except perhaps the first: the log
         // may just have had no room left in that file.
         while slots.len() as u64 > lost.last - lost.first + 1 {
@@ -232,10 +279,10 @@ impl<D: Disk> Repair<'_, D> {
                 } else {
                     next.header.first_record
                 },
-                record_count: if first { lost.records as u32 } else { 0 },
+                record_count: if first { lost_records } else { 0 },
                 ..next.header
             };
-            self.fill(&files[slot.file], slot, filler).await?;
+            self.fill(nth(files, slot.file), slot, filler).await?;
         }
         self.report.lost.push(lost);
         Ok(true)
@@ -249,13 +296,13 @@ impl<D: Disk> Repair<'_, D> {
         filler: BatchHeader,
     ) -> Result<(), StorageError> {
         self.set_aside(file, slot.from, slot.to).await?;
-        let body_bytes = slot.to - slot.from - BATCH_HEADER_BYTES as u64;
-        let mut checksum = Checksum::seeded(filler.epoch);
-        let mut left = body_bytes;
-        while left > 0 {
-            let now = left.min(DISK_ALIGN as u64);
-            checksum = checksum.with(&[0; DISK_ALIGN][..now as usize]);
-            left -= now;
+        let bytes = slot.to.saturating_sub(slot.from);
+        let body_bytes = bytes.saturating_sub(BATCH_HEADER_BYTES as u64);
+        // Zeros up to the end: the rest of the header's block, and whole blocks.
+        let mut checksum =
+            Checksum::seeded(filler.epoch).with(&[0; DISK_ALIGN - BATCH_HEADER_BYTES]);
+        for _ in (DISK_ALIGN as u64..bytes).step_by(DISK_ALIGN) {
+            checksum = checksum.with(&[0; DISK_ALIGN]);
         }
         let header = BatchHeader {
             file_number: file.number(),
@@ -266,14 +313,14 @@ impl<D: Disk> Repair<'_, D> {
         };
         let mut offset = slot.from;
         while offset < slot.to {
-            let len = (slot.to - offset).min(DISK_IO_BYTES_MAX as u64) as usize;
+            let len = slot.to.saturating_sub(offset).min(DISK_IO_BYTES_MAX as u64) as usize;
             let mut piece = self.disk.buffer(len);
             piece.as_mut_slice().fill(0);
             if offset == slot.from {
                 header.encode(piece.as_mut_slice());
             }
             write_whole(&file.file, &file.path, piece, offset).await?;
-            offset += len as u64;
+            offset = offset.saturating_add(len as u64);
         }
         file.file
             .sync_data()
@@ -292,13 +339,13 @@ impl<D: Disk> Repair<'_, D> {
         let mut window = Window::new(file);
         let mut offset = from;
         while offset < to {
-            let len = (to - offset).min(DISK_IO_BYTES_MAX as u64) as usize;
+            let len = to.saturating_sub(offset).min(DISK_IO_BYTES_MAX as u64) as usize;
             let mut piece = self.disk.buffer(len);
             piece
                 .as_mut_slice()
                 .copy_from_slice(window.at(offset, len).await?);
-            write_whole(&copy, &path, piece, offset - from).await?;
-            offset += len as u64;
+            write_whole(&copy, &path, piece, offset.saturating_sub(from)).await?;
+            offset = offset.saturating_add(len as u64);
         }
         copy.sync_data()
             .await
@@ -321,7 +368,9 @@ impl<D: Disk> Repair<'_, D> {
                 .join(format!("{number:020}-{from}.{attempt}"));
             match self.disk.open(&path, Access::Create).await {
                 Ok(copy) => return Ok((copy, path)),
-                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => attempt += 1,
+                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
+                    attempt = attempt.saturating_add(1);
+                }
                 Err(error) => return Err(StorageError::io("create", &path)(error)),
             }
         }
@@ -331,7 +380,12 @@ impl<D: Disk> Repair<'_, D> {
 /// The ranges between a stop and the batch with which the log goes on.
 fn slots<D: Disk>(files: &[Rc<JournalFile<D>>], stop: Stop, next: Found) -> Vec<Slot> {
     let mut slots = Vec::new();
-    for (file, open) in files.iter().enumerate().take(next.file + 1).skip(stop.file) {
+    for (file, open) in files
+        .iter()
+        .enumerate()
+        .take(next.file.saturating_add(1))
+        .skip(stop.file)
+    {
         let from = if file == stop.file {
             stop.offset
         } else {

@@ -62,7 +62,11 @@ impl<D: Disk> Inner<D> {
                 } else {
                     self.options.reserve_bytes
                 };
-                (newest.number() + 1, wanted, bytes + reserve)
+                (
+                    newest.number().saturating_add(1),
+                    wanted,
+                    bytes.saturating_add(reserve),
+                )
             };
             if !wanted {
                 return Ok(free);

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use super::file::JournalFile;
 use super::format::{BatchHeader, FILE_HEADER_BYTES};
+use super::listing::nth;
 use super::window::Window;
 use crate::base::limits::DISK_ALIGN;
 use crate::storage::disk::Disk;
@@ -52,7 +53,7 @@ pub(super) async fn search_proof<D: Disk>(
         if tail == Tail::Clean && block.iter().any(|byte| *byte != 0) {
             tail = Tail::Stale;
         }
-        let Some(header) = BatchHeader::decode(block, &files[file].header, offset)
+        let Some(header) = BatchHeader::decode(block, &nth(files, file).header, offset)
             .filter(|header| header.epoch >= stop.epoch)
         else {
             continue;
@@ -110,13 +111,13 @@ impl<'a, D: Disk> Places<'a, D> {
     fn next(&mut self) -> Option<(usize, u64, &mut Window<'a, D>)> {
         let mut file = self.files.get(self.file)?;
         while self.offset >= file.header.file_bytes {
-            self.file += 1;
+            self.file = self.file.saturating_add(1);
             self.offset = FILE_HEADER_BYTES;
             self.window = None;
             file = self.files.get(self.file)?;
         }
         let offset = self.offset;
-        self.offset += DISK_ALIGN as u64;
+        self.offset = self.offset.saturating_add(DISK_ALIGN as u64);
         let window = self.window.get_or_insert_with(|| Window::new(file));
         Some((self.file, offset, window))
     }

@@ -24,6 +24,11 @@ impl<'a, D: Disk> Window<'a, D> {
 
     /// The `len` bytes at `offset`, a multiple of 4 KiB, within the file's nominal size. What a
     /// file lost at its end reads as zeros.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "the window lies in the file, and `offset` in the window or at its start"
+    )]
     pub(super) async fn at(&mut self, offset: u64, len: usize) -> Result<&[u8], StorageError> {
         let held = self.start..=self.start + self.bytes.len() as u64;
         if !held.contains(&offset) {
@@ -42,6 +47,11 @@ impl<'a, D: Disk> Window<'a, D> {
         Ok(&self.bytes[at..at + len])
     }
 
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "the window lies in the file, and what is cut off a piece is cut to its length"
+    )]
     async fn read_more(&mut self) -> Result<(), StorageError> {
         let offset = self.start + self.bytes.len() as u64;
         let want = self.file.room_at(offset).min(DISK_IO_BYTES_MAX as u64) as usize;
@@ -81,11 +91,14 @@ impl<'a, D: Disk> Window<'a, D> {
         let Some(header) = BatchHeader::decode(block, &file, offset).filter(accept) else {
             return Ok(None);
         };
-        let bytes = self
-            .at(offset, BATCH_HEADER_BYTES + header.body_bytes as usize)
-            .await?;
-        Ok(header
-            .verifies(&bytes[BATCH_HEADER_BYTES..])
-            .then_some(header))
+        let body = self.body(&header).await?;
+        Ok(header.verifies(body).then_some(header))
+    }
+
+    /// The body of a batch of this file.
+    pub(super) async fn body(&mut self, header: &BatchHeader) -> Result<&[u8], StorageError> {
+        let len = BATCH_HEADER_BYTES.saturating_add(header.body_bytes as usize);
+        let batch = self.at(header.offset, len).await?;
+        Ok(batch.split_at(BATCH_HEADER_BYTES).1)
     }
 }

@@ -44,13 +44,13 @@ impl<D: Disk> Inner<D> {
             self.close_open(queue);
         }
         if self.pressure.get() || !queue.has_room(payload, &self.options) {
-            self.count(|stats| stats.refused += 1);
+            self.count(|stats| stats.refused = stats.refused.saturating_add(1));
             self.roll.raise();
             return Err(StageError::DiskPressure);
         }
         let open = queue.open.get_or_insert_with(|| {
             let number = queue.next_number;
-            queue.next_number += 1;
+            queue.next_number = number.saturating_add(1);
             OpenBatch::new(
                 &self.disk,
                 self.options.batch_limit(),
@@ -59,11 +59,11 @@ impl<D: Disk> Inner<D> {
             )
         });
         open.push(&self.disk, parts, payload as u32);
-        queue.next_record += 1;
+        queue.next_record = queue.next_record.saturating_add(1);
         let number = open.number();
         self.count(|stats| {
-            stats.records += 1;
-            stats.record_bytes += payload as u64;
+            stats.records = stats.records.saturating_add(1);
+            stats.record_bytes = stats.record_bytes.saturating_add(payload as u64);
         });
         if self.in_flight.get() < self.options.in_flight_max {
             self.work.raise();
@@ -87,7 +87,7 @@ impl<D: Disk> Inner<D> {
             _ => self.place(queue, &batch),
         };
         if place.is_none() {
-            queue.unplaced_bytes += batch.padded();
+            queue.unplaced_bytes = queue.unplaced_bytes.saturating_add(batch.padded());
             self.roll.raise();
         }
         queue.closed.push_back(ClosedBatch { batch, place });
@@ -108,14 +108,14 @@ impl<D: Disk> Inner<D> {
                 first_record: batch.first_record(),
             };
             queue.spans.push_back((queue.active.number(), span));
-            self.count(|stats| stats.rolls += 1);
+            self.count(|stats| stats.rolls = stats.rolls.saturating_add(1));
             self.roll.raise();
         }
         let place = Place {
             file: queue.active.clone(),
             offset: queue.active_offset,
         };
-        queue.active_offset += bytes;
+        queue.active_offset = queue.active_offset.saturating_add(bytes);
         Some(place)
     }
 
@@ -130,7 +130,8 @@ impl<D: Disk> Inner<D> {
         if first.place.is_none() {
             first.place = self.place(queue, &first.batch);
             if first.place.is_some() {
-                queue.unplaced_bytes -= first.batch.padded();
+                let bytes = first.batch.padded();
+                queue.unplaced_bytes = queue.unplaced_bytes.saturating_sub(bytes);
             }
         }
         match first.place {
@@ -178,7 +179,7 @@ impl<D: Disk> Queue<D> {
         };
         let prepared = self.unplaced_bytes == 0
             && (batch <= self.active.room_at(self.active_offset) || !self.ready.is_empty());
-        prepared || self.unplaced_bytes + batch <= options.reserve_bytes
+        prepared || self.unplaced_bytes.saturating_add(batch) <= options.reserve_bytes
     }
 }
 
@@ -237,8 +238,8 @@ impl<D: Disk> Inner<D> {
             let sync = self.options.syncs();
             self.observed.issued(number);
             self.count(|stats| {
-                stats.writes += batch.pieces.len() as u64;
-                stats.syncs += u64::from(sync);
+                stats.writes = stats.writes.saturating_add(batch.pieces.len() as u64);
+                stats.syncs = stats.syncs.saturating_add(u64::from(sync));
             });
             let commit: Commit = Box::pin(commit(place, batch, sync));
             flights.push(Flight {
@@ -256,7 +257,8 @@ impl<D: Disk> Inner<D> {
     fn land(&self, flights: &mut Flights, on_durable: &impl Fn(BatchNumber)) -> bool {
         let mut landed = false;
         while let Some(Flight { number, bytes, .. }) = flights.pop_done() {
-            assert_eq!(number, self.durable.get() + 1, "batches land in order");
+            let next = self.durable.get().saturating_add(1);
+            assert_eq!(number, next, "batches land in order");
             landed = true;
             self.in_flight.set(flights.len());
             self.durable.set(number);
@@ -265,8 +267,8 @@ impl<D: Disk> Inner<D> {
                 self.proven.set(number);
             }
             self.count(|stats| {
-                stats.batches += 1;
-                stats.batch_bytes += bytes;
+                stats.batches = stats.batches.saturating_add(1);
+                stats.batch_bytes = stats.batch_bytes.saturating_add(bytes);
             });
             on_durable(BatchNumber(number));
         }

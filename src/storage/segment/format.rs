@@ -19,7 +19,7 @@
 
 use crate::base::checksum::Checksum;
 use crate::base::limits::{BLOCK_BYTES_MAX, DISK_ALIGN};
-use crate::storage::fields::{FileHeaderError, u32_at, u64_at};
+use crate::storage::fields::{FileHeaderError, front, u32_at, u64_at};
 
 /// Version of everything in this file.
 pub(super) const FORMAT: u32 = 1;
@@ -78,13 +78,13 @@ impl Place {
     /// Bytes that the block takes in the file.
     #[must_use]
     pub fn bytes(self) -> u64 {
-        BLOCK_HEADER_BYTES as u64 + u64::from(self.len)
+        (BLOCK_HEADER_BYTES as u64).saturating_add(u64::from(self.len))
     }
 
     /// The offset after the block.
     #[must_use]
     pub fn end(self) -> u64 {
-        u64::from(self.offset) + self.bytes()
+        u64::from(self.offset).saturating_add(self.bytes())
     }
 }
 
@@ -110,13 +110,13 @@ pub struct BlockKey {
 
 /// Fills the first block of a file.
 pub(super) fn encode_file_header(id: SegmentId, seed: u64, block: &mut [u8]) {
+    let block: &mut [u8; FILE_HEADER_BYTES] = front(block);
     block.fill(0);
-    let (head, body) = block.split_at_mut(16);
-    body[..8].copy_from_slice(&id.0.to_le_bytes());
-    let checksum = Checksum::seeded(seed).with(body).value();
-    head[..8].copy_from_slice(&FILE_MAGIC);
-    head[8..12].copy_from_slice(&FORMAT.to_le_bytes());
-    head[12..16].copy_from_slice(&checksum.to_le_bytes());
+    block[16..24].copy_from_slice(&id.0.to_le_bytes());
+    let checksum = Checksum::seeded(seed).with(&block[16..]).value();
+    block[..8].copy_from_slice(&FILE_MAGIC);
+    block[8..12].copy_from_slice(&FORMAT.to_le_bytes());
+    block[12..16].copy_from_slice(&checksum.to_le_bytes());
 }
 
 /// Checks the first block of a file.
@@ -196,11 +196,11 @@ pub(super) fn verify_block(place: Place, key: BlockKey, seed: u64, bytes: &[u8])
     if decode_block_header(place.segment, bytes)? != (place, key) {
         return None;
     }
-    let end = BLOCK_HEADER_BYTES + place.len as usize;
-    let block = bytes.get(..end)?;
-    let header: &[u8; BLOCK_HEADER_BYTES] = block.first_chunk()?;
-    let checksum = Checksum::seeded(seed).with(&block[8..]).value();
-    (checksum == u32_at(header, 4)).then(|| &block[BLOCK_HEADER_BYTES..])
+    let (header, rest) = bytes.split_first_chunk::<BLOCK_HEADER_BYTES>()?;
+    let payload = rest.get(..place.len as usize)?;
+    let block = bytes.get(8..place.bytes() as usize)?;
+    let checksum = Checksum::seeded(seed).with(block).value();
+    (checksum == u32_at(header, 4)).then_some(payload)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use crossbeam::queue::SegQueue;
 
 use super::format::{FILE_HEADER_BYTES, Place, SegmentId};
 use crate::base::limits::DISK_ALIGN;
+use crate::storage::disk::align_down;
 
 /// Smallest dead range that is worth a hole, in bytes.
 const PUNCH_BYTES_MIN: u64 = 32 << 10;
@@ -150,11 +151,11 @@ impl Holdings {
                 dead: BTreeMap::new(),
             }
         });
-        holding.live_bytes += place.bytes();
+        holding.live_bytes = holding.live_bytes.saturating_add(place.bytes());
         segment
             .live_bytes
             .fetch_add(place.bytes(), Ordering::Relaxed);
-        self.live_bytes += place.bytes();
+        self.live_bytes = self.live_bytes.saturating_add(place.bytes());
     }
 
     /// A block of ours is dead, and nothing that survives a crash leads to it: its space may go.
@@ -163,10 +164,10 @@ impl Holdings {
             return;
         };
         let bytes = place.bytes().min(holding.live_bytes);
-        holding.live_bytes -= bytes;
+        holding.live_bytes = holding.live_bytes.saturating_sub(bytes);
         let segment = &holding.segment;
         segment.live_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        self.live_bytes -= bytes;
+        self.live_bytes = self.live_bytes.saturating_sub(bytes);
         if holding.live_bytes == 0 {
             segment.holders.fetch_sub(1, Ordering::Relaxed);
             self.segments.remove(&place.segment);
@@ -208,7 +209,9 @@ impl Holdings {
         let candidates = self.segments.values().filter_map(|holding| {
             let segment = &holding.segment;
             let (taken, live) = (segment.taken_bytes(), segment.live_bytes());
-            let dead = taken.saturating_sub(live + FILE_HEADER_BYTES as u64);
+            let dead = taken
+                .saturating_sub(live)
+                .saturating_sub(FILE_HEADER_BYTES as u64);
             let is_wasteful = segment.sealed.load(Ordering::Acquire)
                 && dead > taken / DEAD_PARTS
                 && dead > PUNCH_BYTES_MIN
@@ -238,15 +241,16 @@ impl Holdings {
             let file_end = segment.file_bytes.load(Ordering::Relaxed);
             let whole = |start: u64, end: u64| {
                 let end = end.min(file_end);
-                start.next_multiple_of(page)..end - end % page
+                start.next_multiple_of(page)..align_down(end)
             };
-            let worth = |range: &Range<u64>| range.end >= range.start + PUNCH_BYTES_MIN;
+            let worth =
+                |range: &Range<u64>| range.end.saturating_sub(range.start) >= PUNCH_BYTES_MIN;
             let found: Vec<(u64, Range<u64>)> = holding
                 .dead
                 .iter()
                 .map(|(start, end)| (*start, whole(*start, *end)))
                 .filter(|(_, range)| worth(range))
-                .take(count_max - ranges.len())
+                .take(count_max.saturating_sub(ranges.len()))
                 .collect();
             for (start, range) in found {
                 // What is left at both ends is less than a page: it may merge with what dies next.
@@ -258,7 +262,7 @@ impl Holdings {
                         holding.dead.insert(range.end, end);
                     }
                 }
-                let bytes = range.end - range.start;
+                let bytes = range.end.saturating_sub(range.start);
                 segment.give_back(bytes);
                 ranges.push((segment.id, range));
             }

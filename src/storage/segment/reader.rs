@@ -17,7 +17,7 @@ use super::format::{
     decode_block_header, verify_block,
 };
 use crate::base::limits::{BLOCK_BYTES_MAX, DISK_ALIGN, DISK_IO_BYTES_MAX};
-use crate::storage::disk::{Access, Disk, DiskFile, ReadBuf, open_named};
+use crate::storage::disk::{Access, Disk, DiskFile, ReadBuf, align_down, open_named};
 use crate::storage::error::StorageError;
 
 const PAGE: u64 = DISK_ALIGN as u64;
@@ -70,23 +70,29 @@ pub struct ScanReport {
     pub skipped_bytes: u64,
 }
 
+/// Bytes that a read from `from` on takes to bring the block at `place`, which lies behind it.
+fn bytes_from(from: u64, place: Place) -> u64 {
+    place.end().next_multiple_of(PAGE).saturating_sub(from)
+}
+
 /// Cuts blocks into runs that one read may bring ([`BlockReader::read`]): of one segment, each behind
 /// the one before it, and together no more than a disk is asked for at once.
 pub fn reads<T>(blocks: &[T], place: impl Fn(&T) -> Place) -> impl Iterator<Item = &[T]> {
     let mut rest = blocks;
     std::iter::from_fn(move || {
         let first = place(rest.first()?);
-        let from = u64::from(first.offset) / PAGE * PAGE;
+        let from = align_down(u64::from(first.offset));
         let goes_on = |pair: &[T]| match pair {
             [before, next] => {
                 let (before, next) = (place(before), place(next));
                 next.segment == first.segment
                     && u64::from(next.offset) >= before.end()
-                    && next.end().next_multiple_of(PAGE) - from <= DISK_IO_BYTES_MAX as u64
+                    && bytes_from(from, next) <= DISK_IO_BYTES_MAX as u64
             }
             _ => false,
         };
-        let len = 1 + rest.windows(2).take_while(|pair| goes_on(pair)).count();
+        let more = rest.windows(2).take_while(|pair| goes_on(pair)).count();
+        let len = more.saturating_add(1);
         let (run, others) = rest.split_at_checked(len)?;
         rest = others;
         Some(run)
@@ -123,8 +129,8 @@ impl<D: Disk> BlockReader<D> {
             "blocks of one read lie together"
         );
         let open = self.open(first.segment).await?;
-        let from = u64::from(first.offset) / PAGE * PAGE;
-        let len = (last.end().next_multiple_of(PAGE) - from) as usize;
+        let from = align_down(u64::from(first.offset));
+        let len = bytes_from(from, *last) as usize;
         let buffer = open
             .file
             .read_at(from, len)
@@ -132,7 +138,7 @@ impl<D: Disk> BlockReader<D> {
             .map_err(StorageError::io_at("read", &open.path, from))?;
         let mut found = Vec::with_capacity(blocks.len());
         for (place, key) in blocks {
-            let at = (u64::from(place.offset) - from) as usize;
+            let at = u64::from(place.offset).saturating_sub(from) as usize;
             let bytes = buffer.get(at..).unwrap_or_default();
             if verify_block(*place, *key, self.0.seed, bytes).is_none() {
                 return Err(StorageError::DamagedBlock {
@@ -143,10 +149,10 @@ impl<D: Disk> BlockReader<D> {
                     start: key.start,
                 });
             }
-            let payload = at + BLOCK_HEADER_BYTES;
+            let payload = at.saturating_add(BLOCK_HEADER_BYTES);
             found.push(BlockBytes {
                 buffer: buffer.clone(),
-                range: payload..payload + place.len as usize,
+                range: payload..payload.saturating_add(place.len as usize),
             });
         }
         Ok(found)
@@ -171,15 +177,15 @@ impl<D: Disk> BlockReader<D> {
         let mut report = ScanReport::default();
         let mut at = FILE_HEADER_BYTES as u64;
         let mut window: Option<(u64, ReadBuf)> = None;
-        let block_max = (BLOCK_HEADER_BYTES + BLOCK_BYTES_MAX) as u64;
+        const BLOCK_MAX: u64 = (BLOCK_HEADER_BYTES + BLOCK_BYTES_MAX) as u64;
         while at < file_bytes {
             let covers = window.as_ref().is_some_and(|(from, buffer)| {
-                let end = from + buffer.len() as u64;
-                *from <= at && (at + block_max <= end || end >= file_bytes)
+                let end = from.saturating_add(buffer.len() as u64);
+                *from <= at && (at.saturating_add(BLOCK_MAX) <= end || end >= file_bytes)
             });
             if !covers {
-                let from = at / PAGE * PAGE;
-                let left = (file_bytes - from).next_multiple_of(PAGE);
+                let from = align_down(at);
+                let left = file_bytes.saturating_sub(from).next_multiple_of(PAGE);
                 let len = left.min(DISK_IO_BYTES_MAX as u64) as usize;
                 let buffer = open
                     .file
@@ -194,7 +200,9 @@ impl<D: Disk> BlockReader<D> {
             let Some((from, buffer)) = &window else {
                 break;
             };
-            let bytes = buffer.get((at - from) as usize..).unwrap_or_default();
+            let bytes = buffer
+                .get(at.saturating_sub(*from) as usize..)
+                .unwrap_or_default();
             let block = decode_block_header(id, bytes)
                 .filter(|(place, _)| u64::from(place.offset) == at)
                 .and_then(|(place, key)| {
@@ -203,16 +211,17 @@ impl<D: Disk> BlockReader<D> {
                 });
             match block {
                 Some((place, key, payload)) => {
-                    report.blocks += 1;
-                    report.bytes += place.bytes();
+                    report.blocks = report.blocks.saturating_add(1);
+                    report.bytes = report.bytes.saturating_add(place.bytes());
                     found(place, key, payload);
                     at = place.end();
                 }
                 None => {
-                    let next = at / PAGE * PAGE + PAGE;
-                    let rest = bytes.get(..(next - at) as usize).unwrap_or(bytes);
+                    let next = align_down(at).saturating_add(PAGE);
+                    let skipped = next.saturating_sub(at);
+                    let rest = bytes.get(..skipped as usize).unwrap_or(bytes);
                     if rest.iter().any(|byte| *byte != 0) {
-                        report.skipped_bytes += next - at;
+                        report.skipped_bytes = report.skipped_bytes.saturating_add(skipped);
                     }
                     at = next;
                 }

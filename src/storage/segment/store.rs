@@ -52,7 +52,7 @@ pub async fn reconcile<D: Disk>(
     for path in unknown {
         tracing::warn!(path = %path.display(), "not ours: left alone");
     }
-    let mut found = 0;
+    let mut found = 0usize;
     for id in present {
         let path = dir.join(id.name());
         let Some(end) = named.get(&id) else {
@@ -62,7 +62,7 @@ pub async fn reconcile<D: Disk>(
                 .map_err(StorageError::io("remove", &path))?;
             continue;
         };
-        found += 1;
+        found = found.saturating_add(1);
         let end = end.next_multiple_of(DISK_ALIGN as u64);
         let len = fit(disk, &path, end).await?;
         if let Some(segment) = segments.get(&id) {
@@ -152,7 +152,8 @@ pub async fn punch<D: Disk>(
         .open(&path, Access::Write)
         .await
         .map_err(StorageError::io("open", &path))?;
-    match file.punch(range.start, range.end - range.start).await {
+    let len = range.end.saturating_sub(range.start);
+    match file.punch(range.start, len).await {
         Err(error) if error.raw_os_error() != Some(libc::EOPNOTSUPP) => {
             return Err(StorageError::io_at("punch", &path, range.start)(error));
         }

@@ -168,7 +168,7 @@ impl<D: Disk> SegmentWriter<D> {
         let mut places = Vec::with_capacity(blocks.len());
         let total: usize = blocks
             .iter()
-            .map(|block| BLOCK_HEADER_BYTES + block.len())
+            .map(|block| BLOCK_HEADER_BYTES.saturating_add(block.len()))
             .sum();
         let mut out = Gather::new(&self.disk, total);
         for block in blocks {
@@ -179,7 +179,7 @@ impl<D: Disk> SegmentWriter<D> {
             );
             let place = Place {
                 segment: active.segment.id,
-                offset: (start + out.bytes as u64) as u32,
+                offset: start.saturating_add(out.bytes as u64) as u32,
                 len: len as u32,
             };
             let pieces = || block.pieces.iter().map(|piece| &piece[..]);
@@ -193,12 +193,13 @@ impl<D: Disk> SegmentWriter<D> {
         active.is_synced = false;
         let open = &active.open;
         write_all_at(&open.file, &open.path, buffers, start).await?;
-        active.end = start + written;
+        active.end = start.saturating_add(written);
         active.segment.set_taken_bytes(active.end);
+        let payload_bytes: u64 = places.iter().map(|place| u64::from(place.len)).sum();
         let mut stats = self.stats.get();
-        stats.blocks += blocks.len() as u64;
-        stats.payload_bytes += places.iter().map(|place| u64::from(place.len)).sum::<u64>();
-        stats.written_bytes += written;
+        stats.blocks = stats.blocks.saturating_add(blocks.len() as u64);
+        stats.payload_bytes = stats.payload_bytes.saturating_add(payload_bytes);
+        stats.written_bytes = stats.written_bytes.saturating_add(written);
         self.stats.set(stats);
         Ok(places)
     }
@@ -220,7 +221,7 @@ impl<D: Disk> SegmentWriter<D> {
                 .await
                 .map_err(StorageError::io("sync", &open.path))?;
             let mut stats = self.stats.get();
-            stats.syncs += 1;
+            stats.syncs = stats.syncs.saturating_add(1);
             self.stats.set(stats);
         }
         if let (Some(synced), Some(active)) = (active, self.active.borrow_mut().as_mut())
@@ -243,7 +244,8 @@ impl<D: Disk> SegmentWriter<D> {
             .free_space(&self.dir)
             .await
             .map_err(StorageError::io("statfs", &self.dir))?;
-        let needed = self.options.segment_bytes + self.options.reserve_bytes;
+        let (bytes, reserve) = (self.options.segment_bytes, self.options.reserve_bytes);
+        let needed = bytes.saturating_add(reserve);
         let full = || StorageError::DiskFull {
             dir: self.dir.clone(),
             free,
@@ -255,7 +257,7 @@ impl<D: Disk> SegmentWriter<D> {
         let counter = self.counter.get();
         let id = SegmentId::new(self.options.epoch, self.options.shard, counter);
         let id = id.ok_or_else(full)?;
-        self.counter.set(counter + 1);
+        self.counter.set(counter.saturating_add(1));
         let path = self.dir.join(id.name());
         let file = self
             .disk
@@ -273,8 +275,8 @@ impl<D: Disk> SegmentWriter<D> {
         encode_file_header(id, self.options.seed, header.as_mut_slice());
         write_all_at(&file, &path, vec![header], 0).await?;
         let mut stats = self.stats.get();
-        stats.files += 1;
-        stats.written_bytes += FILE_HEADER_BYTES as u64;
+        stats.files = stats.files.saturating_add(1);
+        stats.written_bytes = stats.written_bytes.saturating_add(FILE_HEADER_BYTES as u64);
         self.stats.set(stats);
         Ok(Active {
             open: Rc::new(OpenFile { file, path }),
@@ -301,7 +303,8 @@ fn how_many_fit(blocks: &[NewBlock], room: u64) -> usize {
     blocks
         .iter()
         .take_while(|block| {
-            used += (BLOCK_HEADER_BYTES + block.len()) as u64;
+            let bytes = BLOCK_HEADER_BYTES.saturating_add(block.len());
+            used = used.saturating_add(bytes as u64);
             used.next_multiple_of(DISK_ALIGN as u64) <= room
         })
         .count()
@@ -326,6 +329,11 @@ impl<'a, D: Disk> Gather<'a, D> {
         }
     }
 
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "`total` are all bytes that come, and a piece is cut to what its buffer has left"
+    )]
     fn push(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let at = self.bytes % DISK_IO_BYTES_MAX;
@@ -350,7 +358,8 @@ impl<'a, D: Disk> Gather<'a, D> {
         if used > 0
             && let Some(last) = self.buffers.last_mut()
         {
-            last.as_mut_slice()[used..].fill(0);
+            let (_, padding) = last.as_mut_slice().split_at_mut(used);
+            padding.fill(0);
         }
         self.buffers
     }

@@ -1,6 +1,7 @@
 //! Repair: afterwards the journal opens, and only what was damaged is gone.
 
 use super::*;
+use crate::storage::journal::format::{BatchHeader, FILE_HEADER_BYTES, FileHeader};
 use crate::storage::journal::{LostBatches, RepairReport, repair};
 
 const QUARANTINE: &str = "/shard-0/quarantine";
@@ -114,6 +115,93 @@ fn a_damaged_first_block_costs_nothing() {
         assert_eq!(mend(&rig).headers, [Rig::path(number)]);
         assert_eq!(positions(&mut rig).len(), 40);
     }
+}
+
+/// Four records in one file, record `n` in batch `n + 2`, and the header of one of those batches
+/// written again, so that it verifies, as `change` says.
+fn forged(batch: u64, change: impl FnOnce(&mut BatchHeader)) -> Rig {
+    let mut rig = Rig::new();
+    let records: Vec<Vec<u8>> = (1..=4u8).map(|n| vec![n; 4000]).collect();
+    let slices: Vec<&[u8]> = records.iter().map(Vec::as_slice).collect();
+    rig.live(&slices, Crash::Process);
+    rig.edit(1, |bytes| {
+        let (first, _) = bytes.split_at(FILE_HEADER_BYTES as usize);
+        let file = FileHeader::decode(first).expect("a file's header");
+        let at = (batch * BLOCK) as usize;
+        let header = BatchHeader::decode(&bytes[at..], &file, at as u64);
+        let mut header = header.expect("a batch's header");
+        assert_eq!(header.number, batch);
+        change(&mut header);
+        header.encode(&mut bytes[at..]);
+    });
+    rig
+}
+
+#[test]
+fn numbers_that_cannot_be_are_no_proof_and_no_sum() {
+    let damaged = |change: fn(&mut BatchHeader)| {
+        let rig = forged(5, change);
+        for batch in [3, 4] {
+            rig.edit(1, |bytes| bytes[(batch * BLOCK) as usize + 100] ^= 1);
+        }
+        rig
+    };
+    let changes: [fn(&mut BatchHeader); 4] = [
+        |header| (header.number, header.durable) = (0, 4),
+        |header| (header.number, header.durable) = (u64::MAX, u64::MAX - 1),
+        |header| header.durable = u64::MAX,
+        |header| header.first_record = u64::MAX,
+    ];
+    for change in changes {
+        let mut rig = damaged(change);
+        assert_eq!(mend(&rig), RepairReport::default());
+        assert_eq!(positions(&mut rig), [0]);
+    }
+    // As it was written it is one.
+    let mut rig = damaged(|_| {});
+    assert_eq!(mend(&rig).lost.len(), 1);
+    assert_eq!(positions(&mut rig), [0, 3]);
+}
+
+#[test]
+fn what_no_filler_can_stand_for_is_refused() {
+    // Batch 3 says that it is the ninth, where there is no room for those between.
+    let jumped = forged(3, |header| (header.number, header.durable) = (9, 8));
+    // More records than one batch can have are missing before batch 4.
+    let many = forged(4, |header| header.first_record = 1 << 40);
+    many.edit(1, |bytes| bytes[3 * BLOCK as usize + 100] ^= 1);
+    for rig in [jumped, many] {
+        let (dir, quarantine) = (Path::new(DIR), Path::new(QUARANTINE));
+        let before = rig.contents(1);
+        let refused = block_on(repair(&rig.disk, dir, SHARD, quarantine, &rig.options));
+        assert!(
+            matches!(refused, Err(StorageError::DamagedBatch { batch: 3, .. })),
+            "{refused:?}"
+        );
+        assert_eq!(rig.contents(1), before);
+    }
+}
+
+#[test]
+fn a_number_far_away_does_not_fill_the_disk() {
+    let (rig, _) = rig();
+    let far = 1 << 40;
+    rig.disk.set_contents(&Rig::path(far), rig.contents(3));
+    let (dir, quarantine) = (Path::new(DIR), Path::new(QUARANTINE));
+    let refused = block_on(repair(&rig.disk, dir, SHARD, quarantine, &rig.options));
+    assert!(
+        matches!(refused, Err(StorageError::DiskFull { .. })),
+        "{refused:?}"
+    );
+    assert!(
+        rig.disk.contents(&Rig::path(5)).is_none(),
+        "nothing was made"
+    );
+    // A number that no journal reaches is not one: the file is somebody else's.
+    rig.disk.unlink(&Rig::path(far));
+    rig.disk.set_contents(&Rig::path(u64::MAX), vec![1]);
+    assert_eq!(mend(&rig), RepairReport::default());
+    assert_eq!(rig.disk.contents(&Rig::path(u64::MAX)), Some(vec![1]));
 }
 
 #[test]
