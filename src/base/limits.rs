@@ -86,6 +86,13 @@ pub const SEGMENT_BYTES_MIN: u64 = 2 * MIB as u64;
 pub const SEGMENT_BYTES_MAX: u64 = 2 * GIB;
 /// Reads of segments under way at once for one answer, each of at most [`DISK_IO_BYTES_MAX`].
 pub const READ_AHEAD_MAX: usize = 4;
+/// Reads of segments under way at once per core, for all answers, while no journal is written: as
+/// many bring all that a disk gives.
+pub const READS_MAX: usize = 16;
+/// The same while journals are written, one per core.
+pub const READS_BESIDE_JOURNAL_MAX: usize = 1;
+/// Bytes of one of those.
+pub const READ_BESIDE_JOURNAL_BYTES_MAX: usize = 128 * KIB;
 /// Open segment files per shard; the least recently read one is closed for the next.
 pub const SEGMENT_FILES_OPEN_MAX: usize = 64;
 /// Snapshot bodies and parts from this size on are files of their own, in bytes; smaller ones are in

@@ -227,6 +227,12 @@ impl Body {
         false
     }
 
+    /// Whether [`Self::next`] will ask for another block whose bytes are written as they are.
+    #[must_use]
+    pub fn is_stored_block_next(&self) -> bool {
+        matches!(self, Self::Stored(sources) if matches!(sources.front(), Some(Source::Block(_))))
+    }
+
     /// Takes the next piece: a shared one, or one of about [`PIECE_BYTES`] written to `out`.
     pub fn next(&mut self, out: &mut Vec<u8>) -> Piece {
         match self {

@@ -585,8 +585,16 @@ impl Client {
             return Ok(());
         }
         self.flush().await?;
+        let mut blocks = vec![block];
+        while body.is_stored_block_next()
+            && let Some(block) = ahead.next_at_once()
+        {
+            let _ = body.next(&mut self.out);
+            blocks.push(block);
+        }
         let timeout = self.core.limits.write_timeout;
-        self.socket.write_all(&block, timeout).await?;
+        let parts = blocks.iter().map(|block| &**block);
+        self.socket.write_all_of(parts, timeout).await?;
         self.took(PIECE_SHARE).await;
         Ok(())
     }

@@ -15,8 +15,8 @@ use crate::{
     http::{answer::Shared, head::NamedLimits},
     protocol::{error::Refusal, fork::ForkOrigin, incarnation::Incarnation, stream_key::StreamKey},
     server::{
-        budget::Budget, latency::Latency, metrics::ShardMetrics, seat::Seats, spare::Spare,
-        turnstile::Turnstile,
+        budget::Budget, latency::Latency, metrics::ShardMetrics, read_turns::ReadTurns,
+        seat::Seats, spare::Spare, turnstile::Turnstile,
     },
     shard::{
         live::{Hub, Reader, Watch},
@@ -71,6 +71,8 @@ pub struct Core {
     pub blobs: BlobStore<GlommioDisk>,
     /// Blocks of segments.
     pub blocks: BlockReader<GlommioDisk>,
+    /// When to read them.
+    pub read_turns: Rc<ReadTurns>,
 }
 
 impl Core {

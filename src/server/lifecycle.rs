@@ -119,6 +119,7 @@ fn run(config: Config) -> Result<(), StartError> {
         admin_listen,
         connections_max: doctor::connections_that_fit(&config),
         start: Start::default(),
+        journal_use: Arc::default(),
         stop: AtomicBool::new(false),
         ready: AtomicBool::new(false),
         config,

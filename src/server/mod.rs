@@ -24,6 +24,7 @@ pub mod latency;
 pub mod lifecycle;
 pub mod live;
 pub mod metrics;
+pub mod read_turns;
 pub mod repair;
 pub mod reshard;
 pub mod seat;

@@ -17,7 +17,7 @@ use crate::{
     base::limits::{DISK_IO_BYTES_MAX, READ_AHEAD_MAX},
     http::answer::Source,
     protocol::{error::Refusal, stream_key::StreamKey},
-    server::{budget::Charge, core::Core},
+    server::{budget::Charge, core::Core, read_turns::ReadTurns},
     shard::{
         request::{Reply, Request, Warm},
         run::{BlockRun, Run},
@@ -174,6 +174,7 @@ type Reading = Task<Result<Vec<BlockBytes>, StorageError>>;
 /// Reads the blocks of one answer in order, several reads ahead.
 pub struct ReadAhead {
     reader: BlockReader<GlommioDisk>,
+    turns: Rc<ReadTurns>,
     plan: VecDeque<Group>,
     under_way: VecDeque<(Group, Reading)>,
     ready: VecDeque<Loaded>,
@@ -187,7 +188,10 @@ impl ReadAhead {
     pub fn new(core: &Core, blocks: &[BlockRun], depth: usize) -> Self {
         Self {
             reader: core.blocks.clone(),
-            plan: reads(blocks, |run| run.place).map(<[_]>::to_vec).collect(),
+            turns: core.read_turns.clone(),
+            plan: reads(blocks, DISK_IO_BYTES_MAX, |run| run.place)
+                .map(<[_]>::to_vec)
+                .collect(),
             under_way: VecDeque::new(),
             ready: VecDeque::new(),
             depth,
@@ -217,6 +221,23 @@ impl ReadAhead {
         Ok(ahead)
     }
 
+    /// What the next read brings: less at once while others wait for the disk.
+    fn next_group(&mut self) -> Option<Group> {
+        let mut group = self.plan.pop_front()?;
+        let bytes_max = self.turns.bytes_max();
+        let first = reads(&group, bytes_max, |run| run.place).next()?.len();
+        let rest = group.split_off(first);
+        if !rest.is_empty() {
+            self.plan.push_front(rest);
+        }
+        Some(group)
+    }
+
+    /// The next block's part if the last read brought it too.
+    pub fn next_at_once(&mut self) -> Option<Loaded> {
+        self.ready.pop_front()
+    }
+
     /// The next block's part.
     ///
     /// # Errors
@@ -227,12 +248,16 @@ impl ReadAhead {
                 return Ok(loaded);
             }
             while self.under_way.len() < self.depth
-                && let Some(group) = self.plan.pop_front()
+                && let Some(group) = self.next_group()
             {
                 let wanted: Vec<(Place, BlockKey)> =
                     group.iter().map(|run| (run.place, run.key)).collect();
                 let reader = self.reader.clone();
-                let read = glommio::spawn_local(async move { reader.read(&wanted).await });
+                let turns = self.turns.clone();
+                let read = glommio::spawn_local(async move {
+                    let _turn = turns.take().await;
+                    reader.read(&wanted).await
+                });
                 self.under_way.push_back((group, read));
             }
             let Some((group, read)) = self.under_way.pop_front() else {

@@ -61,7 +61,7 @@ impl<D: Disk> Verifier<D> {
             .chain(bodies.map(|place| (place, blob_key(owner))))
             .collect();
         let mut bad = Vec::new();
-        for group in reads(&wanted, |(place, _)| *place) {
+        for group in reads(&wanted, DISK_IO_BYTES_MAX, |(place, _)| *place) {
             if self.blocks.read(group).await.is_ok() {
                 continue;
             }

@@ -29,6 +29,7 @@ use crate::{
         core::Core,
         error::StartError,
         metrics::ShardMetrics,
+        read_turns::JournalUse,
         seat::SWEEP_INTERVAL,
         socket::Socket,
         start::{Ready, Stage, Start, check_claims, recover_core},
@@ -90,6 +91,8 @@ pub struct Process {
     pub connections_max: usize,
     /// How far the start is.
     pub start: Start,
+    /// When a journal was last written.
+    pub journal_use: Arc<JournalUse>,
     /// Whether to go down.
     pub stop: AtomicBool,
     /// Whether clients are served.
@@ -211,6 +214,7 @@ fn spawn_journal(core: &Rc<Core>, journal: Journal<GlommioDisk>) {
                     let times = shard.batch_times(batch);
                     desk.on_durable(batch, times);
                     failed.latency.batch(times);
+                    failed.read_turns.journal_written();
                 },
                 |error| {
                     tracing::error!(

@@ -34,7 +34,7 @@ use bytes::Bytes;
 use futures_lite::future;
 
 use crate::{
-    base::signal::Signal,
+    base::{limits::DISK_IO_BYTES_MAX, signal::Signal},
     shard::{
         checkpoint::encode_fence,
         flush::{BlobFlush, Flush},
@@ -293,7 +293,7 @@ impl<D: Disk> Keeper<D> {
         let mut counts = Vec::with_capacity(flushes.len());
         for flush in &flushes {
             let mut pieces = Vec::with_capacity(flush.reads.len() + flush.pieces.len());
-            for group in reads(&flush.reads, |(place, _)| *place) {
+            for group in reads(&flush.reads, DISK_IO_BYTES_MAX, |(place, _)| *place) {
                 for bytes in self.reader.read(group).await? {
                     pieces.push(Bytes::copy_from_slice(&bytes));
                 }
@@ -436,7 +436,7 @@ impl<D: Disk> Keeper<D> {
                 }
             })
             .await?;
-        for group in reads(&live, |(place, _)| *place) {
+        for group in reads(&live, DISK_IO_BYTES_MAX, |(place, _)| *place) {
             if self.shard.keeper.stop.get() {
                 return Err(Trouble::Stopped);
             }

@@ -76,8 +76,14 @@ fn bytes_from(from: u64, place: Place) -> u64 {
 }
 
 /// Cuts blocks into runs that one read may bring ([`BlockReader::read`]): of one segment, each behind
-/// the one before it, and together no more than a disk is asked for at once.
-pub fn reads<T>(blocks: &[T], place: impl Fn(&T) -> Place) -> impl Iterator<Item = &[T]> {
+/// the one before it, and together at most `bytes_max` long, unless one alone is longer; more than
+/// [`DISK_IO_BYTES_MAX`] is never asked for at once.
+pub fn reads<T>(
+    blocks: &[T],
+    bytes_max: usize,
+    place: impl Fn(&T) -> Place,
+) -> impl Iterator<Item = &[T]> {
+    let bytes_max = bytes_max.min(DISK_IO_BYTES_MAX) as u64;
     let mut rest = blocks;
     std::iter::from_fn(move || {
         let first = place(rest.first()?);
@@ -87,7 +93,7 @@ pub fn reads<T>(blocks: &[T], place: impl Fn(&T) -> Place) -> impl Iterator<Item
                 let (before, next) = (place(before), place(next));
                 next.segment == first.segment
                     && u64::from(next.offset) >= before.end()
-                    && bytes_from(from, next) <= DISK_IO_BYTES_MAX as u64
+                    && bytes_from(from, next) <= bytes_max
             }
             _ => false,
         };
@@ -125,7 +131,7 @@ impl<D: Disk> BlockReader<D> {
             return Ok(Vec::new());
         };
         assert!(
-            reads(blocks, |(place, _)| *place).count() == 1,
+            reads(blocks, DISK_IO_BYTES_MAX, |(place, _)| *place).count() == 1,
             "blocks of one read lie together"
         );
         let open = self.open(first.segment).await?;

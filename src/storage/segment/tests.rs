@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_lite::future::block_on;
 
 use super::*;
-use crate::base::limits::BLOCK_BYTES_MAX;
+use crate::base::limits::{BLOCK_BYTES_MAX, DISK_IO_BYTES_MAX};
 use crate::base::rng::Rng;
 use crate::storage::disk::{Crash, Disk, Fault, FaultPlan, Operation, SimulatedDisk};
 use crate::storage::error::StorageError;
@@ -105,7 +105,7 @@ fn what_is_written_is_read_back_over_rolls_and_crashes() {
         }
         for order in [&all, &mixed] {
             let mut count = 0;
-            for group in reads(order, |(place, ..)| *place) {
+            for group in reads(order, DISK_IO_BYTES_MAX, |(place, ..)| *place) {
                 let wanted: Vec<_> = group.iter().map(|(place, key, _)| (*place, *key)).collect();
                 let read = block_on(reader.read(&wanted)).expect("read");
                 assert_eq!(read.len(), group.len());
