@@ -8,7 +8,10 @@ use std::{
     rc::Rc,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
+
+use glommio::timer::Timer;
 
 use crate::{
     base::{limits::Limits, rng::Rng, time::Clock},
@@ -19,6 +22,7 @@ use crate::{
         seat::Seats, spare::Spare, turnstile::Turnstile,
     },
     shard::{
+        hold::Hold,
         live::{Hub, Reader, Watch},
         mailbox::{Desk, PendingReply},
         owner::{Peers, Shard},
@@ -28,6 +32,9 @@ use crate::{
     },
     storage::{blob::BlobStore, disk::GlommioDisk, segment::BlockReader},
 };
+
+/// How often a closed gate is looked at.
+const GATE_POLL: Duration = Duration::from_millis(1);
 
 /// One core.
 pub struct Core {
@@ -39,6 +46,10 @@ pub struct Core {
     pub hub: Rc<Hub>,
     /// Its mailbox.
     pub desk: Rc<Desk>,
+    /// What it tells the owners of forks' sources.
+    pub releases: Rc<Releases>,
+    /// Whether somebody copies the data directory.
+    pub hold: Arc<Hold>,
     /// Who owns what.
     pub placement: Placement,
     /// Every bound.
@@ -127,6 +138,13 @@ impl Core {
             return Err(Refusal::LiveReadLimit);
         }
         Ok(())
+    }
+
+    /// Waits while nothing may be made durable that rests on another shard.
+    pub async fn pass_gate(&self) {
+        while self.hold.is_gated() {
+            Timer::new(GATE_POLL).await;
+        }
     }
 
     /// The limits that HEAD names.
@@ -256,8 +274,50 @@ pub struct CorePeers {
     pub desk: Rc<Desk>,
     /// Its readers.
     pub hub: Rc<Hub>,
-    /// Who owns what.
-    pub placement: Placement,
+    /// What it tells the owners of forks' sources.
+    pub releases: Rc<Releases>,
+}
+
+/// Tells the owners of forks' sources that forks are durably gone; later, while the gate of a
+/// [`Hold`] is closed. What a crash keeps from being told, the next start finds out.
+pub struct Releases {
+    desk: Rc<Desk>,
+    placement: Placement,
+    hold: Arc<Hold>,
+    waiting: RefCell<Vec<(usize, Request)>>,
+}
+
+impl Releases {
+    /// Those of one core.
+    #[must_use]
+    pub fn new(desk: Rc<Desk>, placement: Placement, hold: Arc<Hold>) -> Self {
+        Self {
+            desk,
+            placement,
+            hold,
+            waiting: RefCell::default(),
+        }
+    }
+
+    fn send(&self, origin: &ForkOrigin, fork: Incarnation) {
+        let release = Request::Release {
+            source: origin.incarnation,
+            fork,
+        };
+        let owner = self.placement.owner(&origin.source);
+        self.waiting.borrow_mut().push((owner, release));
+        self.flush();
+    }
+
+    /// Sends what waits, unless it must go on waiting.
+    pub fn flush(&self) {
+        if self.hold.is_gated() {
+            return;
+        }
+        for (owner, release) in self.waiting.borrow_mut().drain(..) {
+            self.desk.notify(owner, release);
+        }
+    }
 }
 
 impl Peers for CorePeers {
@@ -270,12 +330,7 @@ impl Peers for CorePeers {
     }
 
     fn release_source(&self, origin: &ForkOrigin, fork: Incarnation) {
-        let release = Request::Release {
-            source: origin.incarnation,
-            fork,
-        };
         // Through the mailbox even on this core: the shard is in the middle of a turn.
-        self.desk
-            .notify(self.placement.owner(&origin.source), release);
+        self.releases.send(origin, fork);
     }
 }

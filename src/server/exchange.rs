@@ -224,6 +224,7 @@ async fn create(core: &Rc<Core>, request: CreateRequest) -> Result<Created, Refu
         }),
         None => {
             request.inherited = Some(*inherited);
+            core.pass_gate().await;
             let reply = core.call(&key, Request::Create(request)).await;
             reply.and_then(created)
         }

@@ -110,6 +110,7 @@ fn run(config: Config) -> Result<(), StartError> {
         segment_seed: data_dir.manifest().segment_seed(),
         options,
         secret: data_dir.manifest().secret,
+        identity: data_dir.manifest().identity(),
         first_block,
         post: Post::new(config.shards),
         metrics: (0..config.shards)
@@ -122,6 +123,7 @@ fn run(config: Config) -> Result<(), StartError> {
         journal_use: Arc::default(),
         stop: AtomicBool::new(false),
         ready: AtomicBool::new(false),
+        hold: Arc::default(),
         config,
     });
     let recovered = Arc::new(Mutex::new(Vec::new()));

@@ -32,7 +32,7 @@ use crate::{
     },
     server::{
         budget::Budget,
-        core::{Core, CorePeers},
+        core::{Core, CorePeers, Releases},
         error::StartError,
         latency::{Latency, slow::Slow},
         read_turns::ReadTurns,
@@ -241,6 +241,7 @@ pub(super) async fn recover_core(
             journal_bytes: report.bytes,
             checkpoint_bytes: config.limits.checkpoint_bytes,
             reserve_bytes: config.limits.disk_reserve_bytes,
+            hold: process.hold.clone(),
         },
     );
     Ok(Ready {
@@ -293,11 +294,16 @@ fn build(
         process.config.slow_request_lines_max,
     );
     let latency = Rc::new(Latency::new(clock.clone(), slow));
+    let releases = Rc::new(Releases::new(
+        desk.clone(),
+        placement,
+        process.hold.clone(),
+    ));
     let peers = Rc::new(CorePeers {
         id,
         desk: desk.clone(),
         hub: hub.clone(),
-        placement,
+        releases: releases.clone(),
     });
     let shard = Rc::new(Shard::new(
         id,
@@ -314,6 +320,8 @@ fn build(
         shard,
         hub,
         desk,
+        releases,
+        hold: process.hold.clone(),
         placement,
         shared: RefCell::new(Shared {
             date,

@@ -35,6 +35,7 @@ use crate::{
         start::{Ready, Stage, Start, check_claims, recover_core},
     },
     shard::{
+        hold::Hold,
         keeper::KeeperStats,
         mailbox::Post,
         request::{Reply, Request},
@@ -77,6 +78,8 @@ pub struct Process {
     pub options: Vec<Options>,
     /// The data directory's secret.
     pub secret: [u8; 16],
+    /// What the data directory may be called outside.
+    pub identity: String,
     /// The first of one block of incarnations per shard.
     pub first_block: u64,
     /// The mailboxes.
@@ -97,6 +100,8 @@ pub struct Process {
     pub stop: AtomicBool,
     /// Whether clients are served.
     pub ready: AtomicBool,
+    /// Whether somebody copies the data directory.
+    pub hold: Arc<Hold>,
 }
 
 /// What a core's recovery came to.
@@ -292,7 +297,14 @@ fn spawn_timers(
             if let Some(from) = parts_from {
                 parts_from = core.shard.sweep_parts(from);
             }
-            core.blobs.bury(BURIALS_PER_SWEEP).await;
+            for _ in 0..BURIALS_PER_SWEEP {
+                // One at a time: a hold may have begun, and a copy need what was doomed since.
+                if process.hold.is_held() {
+                    break;
+                }
+                core.blobs.bury(1).await;
+            }
+            core.releases.flush();
             publish_metrics(&core, &journal, keeper.get());
             core.latency.serve(&core.metrics.latency);
             if process.stop.load(Ordering::Acquire) {

@@ -21,13 +21,21 @@
 //!   journal, and it is tried again. A failed sync of a segment stops the
 //!   shard, as one of the journal does: what memory has let go of since may be
 //!   in doubt.
+//! - While somebody copies the directory ([`Hold`]) nothing is removed that the
+//!   copy needs.
 //!
 //! Bounds: the journal that a start reads is that since the last checkpoint,
 //! about `checkpoint_bytes` or the size of the tables; one segment is
 //! compacted at a time.
 
 use std::{
-    cell::Cell, collections::HashSet, future::poll_fn, path::PathBuf, rc::Rc, time::Duration,
+    cell::{Cell, RefCell},
+    collections::HashSet,
+    future::poll_fn,
+    path::PathBuf,
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -39,14 +47,16 @@ use crate::{
         checkpoint::encode_fence,
         flush::{BlobFlush, Flush},
         history::into_blocks,
+        hold::{Cut, Hold},
         owner::Shard,
+        recovery::replay_from,
         stream::blob_key,
     },
     storage::{
         StorageError,
         checkpoint::{CheckpointWriter, Current, Identity, remove_others},
         disk::Disk,
-        journal::{Journal, Position, Stage as _},
+        journal::{Health, Journal, Position, Stage as _},
         segment::{
             BlockReader, NewBlock, SegmentGraveyard, SegmentId, SegmentWriter, bury, punch, reads,
         },
@@ -64,6 +74,20 @@ pub struct KeeperBell {
     ring: Signal,
     checkpoint: Cell<bool>,
     stop: Cell<bool>,
+    /// The checkpoint that rules.
+    current: RefCell<Option<Current>>,
+    pinned: Cell<Option<Pinned>>,
+}
+
+/// What a copy needs of a shard.
+#[derive(Clone, Copy, Debug)]
+struct Pinned {
+    /// For as long as this hold is in force.
+    hold: u64,
+    /// The checkpoint.
+    checkpoint: Option<u64>,
+    /// Records of the journal from here on.
+    from: Position,
 }
 
 impl KeeperBell {
@@ -101,6 +125,8 @@ pub struct KeeperOptions {
     pub checkpoint_bytes: u64,
     /// Bytes of free space that are left alone.
     pub reserve_bytes: u64,
+    /// Whether somebody copies the directory.
+    pub hold: Arc<Hold>,
 }
 
 /// What a keeper has done; every number but the last two only grows.
@@ -140,6 +166,8 @@ pub struct Keeper<D: Disk> {
     next_number: u64,
     /// Journal bytes before the last checkpoint began, as its counters have it.
     journal_mark: u64,
+    /// A hold has kept what checkpoints had made superfluous.
+    kept_back: bool,
     complained: bool,
     stats: Rc<Cell<KeeperStats>>,
 }
@@ -185,10 +213,12 @@ impl<D: Disk> Keeper<D> {
                 .as_ref()
                 .map_or(1, |current| current.number + 1),
             journal_mark: 0,
+            kept_back: false,
             complained: false,
             stats: Rc::default(),
             options,
         };
+        keeper.publish_current();
         keeper.count(|_| {});
         keeper
     }
@@ -199,6 +229,19 @@ impl<D: Disk> Keeper<D> {
         self.stats.clone()
     }
 
+    /// Lets a copy know where it would have to begin.
+    fn publish_current(&self) {
+        let current = self.options.current.clone();
+        *self.shard.keeper.current.borrow_mut() = current;
+    }
+
+    /// What a copy needs now.
+    fn pinned(&self) -> Option<Pinned> {
+        let hold = self.options.hold.holds()?;
+        let pinned = self.shard.keeper.pinned.get();
+        pinned.filter(|pinned| pinned.hold == hold)
+    }
+
     /// Works until the bell says to stop, or the journal has failed.
     pub async fn run(mut self) {
         loop {
@@ -206,6 +249,10 @@ impl<D: Disk> Keeper<D> {
             future::or(bell.ring.wait(), self.disk.sleep(INTERVAL)).await;
             if self.shard.keeper.stop.get() || self.shard.has_failed() {
                 return;
+            }
+            if self.journal.health() == Health::DiskPressure {
+                // Writes come before the copy.
+                self.options.hold.break_off();
             }
             match self.turn().await {
                 Ok(()) => self.complained = false,
@@ -233,6 +280,9 @@ impl<D: Disk> Keeper<D> {
         self.flush_large().await?;
         if self.is_checkpoint_due() {
             self.checkpoint().await?;
+        }
+        if self.kept_back && self.pinned().is_none() {
+            self.let_go().await?;
         }
         self.compact().await?;
         self.reclaim().await?;
@@ -328,6 +378,8 @@ impl<D: Disk> Keeper<D> {
     /// Writes a checkpoint and makes it rule.
     async fn checkpoint(&mut self) -> Result<(), Trouble> {
         self.check_space().await?;
+        // If this fails nobody knows which checkpoint rules: until one does, all are kept.
+        self.kept_back = false;
         let number = self.next_number;
         self.next_number += 1;
         let begin = self.journal.next_position();
@@ -338,6 +390,7 @@ impl<D: Disk> Keeper<D> {
             Ok(current) => {
                 let bytes = current.bytes;
                 self.options.current = Some(current);
+                self.publish_current();
                 self.options.journal_bytes = 0;
                 self.journal_mark = mark;
                 self.shard.release_moved(&moved);
@@ -352,8 +405,24 @@ impl<D: Disk> Keeper<D> {
                 return Err(trouble);
             }
         }
-        self.journal.release_before(begin).await?;
-        let unknown = remove_others(&self.disk, &self.options.identity, Some(number)).await?;
+        self.let_go().await
+    }
+
+    /// Removes what the checkpoint that rules, and a copy that is made, do not need.
+    async fn let_go(&mut self) -> Result<(), Trouble> {
+        let Some(current) = &self.options.current else {
+            return Ok(());
+        };
+        let pinned = self.pinned();
+        self.kept_back = pinned.is_some();
+        let from = pinned.map_or(current.replay_from, |pinned| {
+            pinned.from.min(current.replay_from)
+        });
+        let needed: Vec<u64> = std::iter::once(current.number)
+            .chain(pinned.and_then(|pinned| pinned.checkpoint))
+            .collect();
+        self.journal.release_before(from).await?;
+        let unknown = remove_others(&self.disk, &self.options.identity, &needed).await?;
         for path in unknown {
             tracing::debug!(path = %path.display(), "not ours: left alone");
         }
@@ -463,13 +532,22 @@ impl<D: Disk> Keeper<D> {
 
     /// Gives space back.
     async fn reclaim(&mut self) -> Result<(), Trouble> {
+        if self.options.hold.is_held() {
+            return Ok(());
+        }
         for (id, range) in self.shard.take_punchable(RECLAIM_MAX) {
             let bytes = range.end - range.start;
             punch(&self.disk, &self.options.segments_dir, id, range).await?;
             self.count(|stats| stats.punched_bytes += bytes);
         }
         let (dir, graveyard) = (&self.options.segments_dir, &self.graveyard);
-        bury(&self.disk, dir, graveyard, &self.reader, RECLAIM_MAX).await;
+        for _ in 0..RECLAIM_MAX {
+            // One at a time: a hold may have begun, and a copy need what has become free since.
+            if self.options.hold.is_held() {
+                break;
+            }
+            bury(&self.disk, dir, graveyard, &self.reader, 1).await;
+        }
         Ok(())
     }
 }
@@ -478,6 +556,21 @@ impl Shard {
     /// Bids the keeper end.
     pub fn stop_keeper(&self) {
         self.keeper.stop();
+    }
+
+    /// Pins what a copy under hold `hold` needs of this shard, and says what that is.
+    pub(super) fn cut(&self, hold: u64) -> Cut {
+        let checkpoint = self.keeper.current.borrow().clone();
+        let from = replay_from(checkpoint.as_ref());
+        self.keeper.pinned.set(Some(Pinned {
+            hold,
+            checkpoint: checkpoint.as_ref().map(|current| current.number),
+            from,
+        }));
+        Cut {
+            journal: self.journal.extent(from),
+            checkpoint,
+        }
     }
 
     /// Asks for a checkpoint, however little the journal has grown: what was removed leaves it.

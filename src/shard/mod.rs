@@ -15,6 +15,7 @@ mod expiry;
 mod flush;
 mod fork;
 pub mod history;
+pub mod hold;
 mod index;
 pub mod keeper;
 pub mod live;

@@ -123,6 +123,8 @@ impl Shard {
             }
             Request::Fence(bucket) => self.fence(&bucket).map(|()| Reply::Done(Incarnation(0))),
             Request::PurgeSlice(bucket) => self.purge_slice(&bucket),
+            Request::Barrier => Staged::now(Ok(Reply::Done(Incarnation(0)))),
+            Request::Cut(hold) => Staged::now(Ok(Reply::Cut(Box::new(self.cut(hold))))),
             Request::Warm(warm) => {
                 let Warm {
                     incarnation,

@@ -61,8 +61,8 @@ pub async fn recover<D: Disk>(
     .await?;
     check_reach(journal_dir, &report, current.as_ref(), &restore)?;
     // Of a checkpoint that a crash interrupted, nothing is needed.
-    let number = current.as_ref().map(|current| current.number);
-    for path in remove_others(disk, identity, number).await? {
+    let number: Vec<u64> = current.iter().map(|current| current.number).collect();
+    for path in remove_others(disk, identity, &number).await? {
         tracing::warn!(path = %path.display(), "not ours: left alone");
     }
     Ok(Recovery {

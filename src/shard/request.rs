@@ -25,6 +25,7 @@ use crate::{
         stream_key::{StreamKey, Surface},
     },
     shard::{
+        hold::Cut,
         live::Watch,
         lookup::Miss,
         run::Run,
@@ -104,6 +105,10 @@ pub enum Request {
     Fence(Box<str>),
     /// Deletes some of a fenced bucket's streams.
     PurgeSlice(Box<str>),
+    /// Nothing but an answer: what this core did before it got this is done.
+    Barrier,
+    /// Pins what a copy under the hold of this number needs; see [`Hold`](super::hold::Hold).
+    Cut(u64),
     /// A request that came back ([`Reply::Cold`]), with the bytes it lacked.
     Warm(Box<Warm>),
 }
@@ -207,6 +212,8 @@ pub enum Reply {
     Referred(Box<Inherited>),
     /// To [`Request::Inherit`]: where they are; `None` if the source lacks some.
     Inherited(Option<Vec<Run>>),
+    /// To [`Request::Cut`].
+    Cut(Box<Cut>),
     /// To a request whose decision needs bytes that are not in memory: nothing has happened. Load
     /// them and send [`Request::Warm`].
     Cold(Box<Cold>),

@@ -7,6 +7,7 @@
 //! segments/                   see `segment`
 //! blobs/                      see `blob`
 //! quarantine/<epoch>/…        what `--repair` has set aside; never read, never removed
+//! backup.json                 this is a backup, or a restore that has not ended: refused
 //! ```
 //!
 //! - One process at a time: the lock (`flock`) is taken before anything is
@@ -36,7 +37,10 @@ mod look;
 
 pub use self::look::{Holder, Look, holder, look};
 
-const LOCK_NAME: &str = "LOCK";
+/// Name of the lock file.
+pub const LOCK_NAME: &str = "LOCK";
+/// Name of the file that lists what a backup consists of; see `server::backup`.
+pub const BACKUP_NAME: &str = "backup.json";
 const QUARANTINE_NAME: &str = "quarantine";
 /// A lock that is held is asked for again, this often and after this long: it may be someone who
 /// only looks (see [`holder`]).
@@ -49,7 +53,21 @@ pub struct DataDir {
     path: PathBuf,
     manifest: Manifest,
     unknown: Vec<PathBuf>,
-    _lock: File,
+    _lock: Lock,
+}
+
+/// The lock of a data directory, this process's until dropped.
+#[derive(Debug)]
+pub struct Lock {
+    _file: File,
+}
+
+/// Locks the data directory at `path`, which exists, and does nothing else to it.
+///
+/// # Errors
+/// [`StorageError::Locked`], [`StorageError::Io`].
+pub fn lock(path: &Path) -> Result<Lock, StorageError> {
+    take_lock(path).map(|file| Lock { _file: file })
 }
 
 /// A set of shards on disk.
@@ -101,7 +119,10 @@ impl DataDir {
         if let Some(parent) = path.parent() {
             sync_dir(parent)?;
         }
-        let lock = take_lock(&path)?;
+        if path.join(BACKUP_NAME).exists() {
+            return Err(StorageError::Backup { dir: path });
+        }
+        let lock = lock(&path)?;
         let found = survey(&path)?;
         let mut manifest = match Manifest::load(&path)? {
             Some(manifest) => manifest,
@@ -228,6 +249,7 @@ fn survey(path: &Path) -> Result<Survey, StorageError> {
             (
                 None,
                 LOCK_NAME
+                | BACKUP_NAME
                 | manifest::NAME
                 | manifest::NAME_NEW
                 | blob::DIR_NAME

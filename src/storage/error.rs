@@ -151,6 +151,11 @@ pub enum StorageError {
         /// The file that should be there.
         path: PathBuf,
     },
+    /// The directory is a backup, or a restore into it has not ended.
+    Backup {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// Another process uses the data directory.
     Locked {
         /// The data directory.
@@ -424,6 +429,12 @@ impl fmt::Display for StorageError {
                 "{} is missing, but its directory holds data: restore it from a copy, or choose \
                  an empty data directory",
                 path.display()
+            ),
+            Self::Backup { dir } => write!(
+                f,
+                "{} is a backup, or a restore into it did not end: restore the backup into an \
+                 empty directory (`thalweg restore`) and serve that",
+                dir.display()
             ),
             Self::Locked {
                 dir,

@@ -35,7 +35,7 @@ pub const FORMAT_VERSION: u32 = 2;
 const FORMAT_VERSION_MIN: u32 = 1;
 
 /// Name of the manifest in the data directory.
-pub(super) const NAME: &str = "manifest";
+pub const NAME: &str = "manifest";
 /// Name of the next manifest while it is written.
 pub(super) const NAME_NEW: &str = "manifest.new";
 
@@ -124,6 +124,13 @@ impl Manifest {
         u64::from_le_bytes(id)
     }
 
+    /// A name for this data directory that may be told: it says nothing of the secret.
+    #[must_use]
+    pub fn identity(&self) -> String {
+        let identity = blake3::derive_key("thalweg data directory", &self.secret);
+        blake3::Hash::from_bytes(identity).to_hex().to_string()
+    }
+
     /// What the checksums of segments are seeded with: derived from the secret, so that what a
     /// client stores cannot imitate a block.
     pub fn segment_seed(&self) -> u64 {
@@ -202,7 +209,7 @@ pub fn sync_dir(dir: &Path) -> Result<(), StorageError> {
 }
 
 /// Path of the manifest in a data directory.
-pub(super) fn path(dir: &Path) -> PathBuf {
+pub fn path(dir: &Path) -> PathBuf {
     dir.join(NAME)
 }
 

@@ -104,6 +104,14 @@ impl Current {
             .map_err(StorageError::io("sync", &identity.dir))
     }
 
+    /// What the shard's `current` must hold for this to rule.
+    #[must_use]
+    pub fn to_bytes(&self, identity: &Identity) -> Vec<u8> {
+        let mut block = vec![0; DISK_ALIGN];
+        self.encode(identity, &mut block);
+        block
+    }
+
     /// Fills a block.
     fn encode(&self, identity: &Identity, block: &mut [u8]) {
         let block: &mut [u8; DISK_ALIGN] = front(block);

@@ -124,11 +124,10 @@ pub fn is_ours(name: &str) -> bool {
     name == CURRENT || name == CURRENT_NEW || parse_number(name).is_some()
 }
 
-/// Removes every checkpoint but `keep`, older or unfinished, and `current.new`. Returns what else
+/// Removes every checkpoint but those of `keep`, older or unfinished, and `current.new`. Returns what else
 /// is in the directory and is not known; the journal's directory is.
 ///
-/// `keep` is what a durable `current` names, `None` only if there is none: what is removed does
-/// not come back. Removed names are not synced: one that a crash brings back is removed the next
+/// `keep` has what a durable `current` names, if there is one: what is removed does not come back. Removed names are not synced: one that a crash brings back is removed the next
 /// time.
 ///
 /// # Errors
@@ -136,7 +135,7 @@ pub fn is_ours(name: &str) -> bool {
 pub async fn remove_others<D: Disk>(
     disk: &D,
     identity: &Identity,
-    keep: Option<u64>,
+    keep: &[u64],
 ) -> Result<Vec<PathBuf>, StorageError> {
     let dir = &identity.dir;
     let names = disk
@@ -147,7 +146,7 @@ pub async fn remove_others<D: Disk>(
     for name in names {
         let path = dir.join(&name);
         match parse_number(&name) {
-            Some(number) if Some(number) == keep => {}
+            Some(number) if keep.contains(&number) => {}
             Some(_) => remove_if_there(disk, &path).await?,
             None if name == CURRENT_NEW => remove_if_there(disk, &path).await?,
             None if name == CURRENT || name == JOURNAL_DIR => {}

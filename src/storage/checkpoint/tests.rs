@@ -390,7 +390,7 @@ fn others_are_removed_the_named_one_stays() {
     for name in strangers.iter().chain(&["current.new", "journal"]) {
         disk.set_contents(&identity().dir.join(name), vec![1]);
     }
-    let unknown = block_on(remove_others(&disk, &identity(), Some(4))).expect("a directory");
+    let unknown = block_on(remove_others(&disk, &identity(), &[4])).expect("a directory");
     let mut expected: Vec<_> = strangers
         .iter()
         .map(|name| identity().dir.join(name))
@@ -402,7 +402,7 @@ fn others_are_removed_the_named_one_stays() {
     assert_eq!(left, ["checkpoint-00000000000000000004", "current"]);
     let found = block_on(read(&disk, &identity(), &current)).expect("the named one");
     assert_eq!(found, entries);
-    block_on(remove_others(&disk, &identity(), None)).expect("a directory");
+    block_on(remove_others(&disk, &identity(), &[])).expect("a directory");
     assert_eq!(disk.contents(&identity().path(4)), None);
 }
 

@@ -14,6 +14,8 @@ use crate::storage::error::StorageError;
 pub(super) struct Flight {
     pub(super) number: u64,
     pub(super) bytes: u64,
+    /// Where it ends: number of the file, and bytes.
+    pub(super) end: (u64, u64),
     /// `None` once it has succeeded.
     pub(super) commit: Option<Commit>,
 }

@@ -62,7 +62,7 @@ impl Name {
 }
 
 /// Path of file `number`.
-pub(super) fn file_path(dir: &Path, number: u64) -> PathBuf {
+pub fn file_path(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("{number:020}.journal"))
 }
 

@@ -35,6 +35,16 @@ pub(super) async fn list<D: Disk>(disk: &D, dir: &Path) -> Result<Listing, Stora
     Ok(listing)
 }
 
+/// Numbers of the files in a journal's directory, in order.
+///
+/// # Errors
+/// [`StorageError::Io`], [`StorageError::MissingFile`] when there is a gap.
+pub async fn numbers<D: Disk>(disk: &D, dir: &Path) -> Result<Vec<u64>, StorageError> {
+    let listing = list(disk, dir).await?;
+    check_gaps(dir, &listing)?;
+    Ok(listing.numbers)
+}
+
 /// Refuses a directory in which a file of the sequence is missing.
 pub(super) fn check_gaps(dir: &Path, listing: &Listing) -> Result<(), StorageError> {
     for (number, next) in listing.numbers.iter().zip(listing.numbers.iter().skip(1)) {

@@ -36,6 +36,7 @@
 
 mod batch;
 mod commit;
+mod extent;
 mod file;
 mod format;
 mod listing;
@@ -57,7 +58,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use self::batch::OpenBatch;
-use self::file::{Home, JournalFile, file_path};
+use self::file::{Home, JournalFile};
 use self::observed::Observed;
 use self::reader::Span;
 use super::data_dir::Layout;
@@ -68,6 +69,9 @@ use crate::base::limits::{DISK_ALIGN, JOURNAL_SLACK_BYTES, Limits};
 use crate::base::signal::Signal;
 use crate::base::time::Clock;
 
+pub use self::extent::Extent;
+pub use self::file::file_path;
+pub use self::listing::numbers;
 pub use self::observed::BatchTimes;
 pub use self::reader::Cut;
 pub use self::recovery::{FileReport, RecoveryReport, read_journal};
@@ -126,6 +130,11 @@ pub trait Stage {
     /// When a recent batch was issued and became durable, for a profile.
     fn times(&self, _batch: BatchNumber) -> BatchTimes {
         BatchTimes::default()
+    }
+
+    /// Which files hold what is durable from `from` on; `from` is not behind it.
+    fn extent(&self, _from: Position) -> Extent {
+        Extent::default()
     }
 }
 
@@ -278,6 +287,8 @@ struct Inner<D: Disk> {
     queue: RefCell<Queue<D>>,
     /// Newest durable batch.
     durable: Cell<u64>,
+    /// Where it ends: number of the file, and bytes.
+    durable_end: Cell<(u64, u64)>,
     /// Highest number that batches may carry as proven; stands still without syncs.
     proven: Cell<u64>,
     in_flight: Cell<usize>,
@@ -363,6 +374,10 @@ impl<D: Disk> Stage for Journal<D> {
 
     fn times(&self, batch: BatchNumber) -> BatchTimes {
         self.0.observed.times(batch)
+    }
+
+    fn extent(&self, from: Position) -> Extent {
+        self.0.extent(from)
     }
 }
 

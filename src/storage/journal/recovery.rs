@@ -331,6 +331,8 @@ impl<D: Disk> Journal<D> {
             options,
             queue: RefCell::new(queue),
             durable: Cell::new(next_number.saturating_sub(1)),
+            // Known for good once the epoch is open.
+            durable_end: Cell::default(),
             proven: Cell::new(next_number.saturating_sub(1)),
             in_flight: Cell::new(0),
             latched: Cell::new(false),
@@ -384,9 +386,12 @@ impl<D: Disk> Journal<D> {
             });
         };
         let number = batch.number();
+        let end = place.offset.saturating_add(batch.padded());
+        let end = (place.file.number(), end);
         let sealed = batch.seal(inner.header(FLAG_EPOCH_OPEN, &place));
         commit(place, sealed, true).await?;
         inner.durable.set(number);
+        inner.durable_end.set(end);
         inner.proven.set(number);
         Ok(())
     }

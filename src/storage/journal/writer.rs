@@ -235,6 +235,7 @@ impl<D: Disk> Inner<D> {
                 break;
             };
             let (number, bytes) = (batch.header.number, batch.header.batch_bytes());
+            let end = (place.file.number(), place.offset.saturating_add(bytes));
             let sync = self.options.syncs();
             self.observed.issued(number);
             self.count(|stats| {
@@ -245,6 +246,7 @@ impl<D: Disk> Inner<D> {
             flights.push(Flight {
                 number,
                 bytes,
+                end,
                 commit: Some(commit),
             });
             issued = true;
@@ -256,12 +258,16 @@ impl<D: Disk> Inner<D> {
     /// Makes finished batches durable, in order; true if there was one.
     fn land(&self, flights: &mut Flights, on_durable: &impl Fn(BatchNumber)) -> bool {
         let mut landed = false;
-        while let Some(Flight { number, bytes, .. }) = flights.pop_done() {
+        while let Some(flight) = flights.pop_done() {
+            let Flight {
+                number, bytes, end, ..
+            } = flight;
             let next = self.durable.get().saturating_add(1);
             assert_eq!(number, next, "batches land in order");
             landed = true;
             self.in_flight.set(flights.len());
             self.durable.set(number);
+            self.durable_end.set(end);
             self.observed.landed(number);
             if self.options.durability == Durability::Sync {
                 self.proven.set(number);

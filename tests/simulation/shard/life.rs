@@ -606,6 +606,7 @@ impl History {
                 journal_bytes: report.bytes,
                 checkpoint_bytes: settings.checkpoint_bytes,
                 reserve_bytes: settings.reserve_bytes,
+                hold: Arc::default(),
             },
         );
         let life = Life {

@@ -24,7 +24,7 @@ fn ruled_by_one(seed: u64) -> SimulatedDisk {
 async fn replace(disk: &SimulatedDisk, number: u64) -> Result<(), StorageError> {
     let current = write(disk, &identity(), number, &entries(number)).await?;
     current.store(disk, &identity()).await?;
-    remove_others(disk, &identity(), Some(number)).await?;
+    remove_others(disk, &identity(), &[number]).await?;
     Ok(())
 }
 
@@ -77,7 +77,7 @@ fn a_crash_at_any_step_leaves_the_old_or_the_new_checkpoint() {
                 }
                 // The next start tidies up and moves on, under the number that was unfinished.
                 let next = number + 1;
-                block_on(remove_others(&disk, &identity(), Some(number))).expect("tidy");
+                block_on(remove_others(&disk, &identity(), &[number])).expect("tidy");
                 assert_eq!(ruling(&disk, &context), number);
                 assert_eq!(files(&disk).len(), 1, "{context}");
                 block_on(replace(&disk, next)).expect("the next checkpoint");

@@ -22,7 +22,7 @@ fn a_real_disk_and_read_only_access() {
             assert_eq!(loaded.as_ref(), Some(&current));
             let found = read(&disk, &identity, &current).await.expect("whole");
             assert!(found == entries);
-            let unknown = remove_others(&disk, &identity, Some(number)).await;
+            let unknown = remove_others(&disk, &identity, &[number]).await;
             assert_eq!(unknown.expect("a directory"), [] as [PathBuf; 0]);
         }
     });
