@@ -30,6 +30,10 @@ use crate::{
         stream_key::check_bucket,
     },
     server::{
+        backup::{
+            HOLD_TIMEOUT,
+            held::{self, Holding, NoHold},
+        },
         core::Core,
         exchange::yield_if_needed,
         latency::{
@@ -80,6 +84,7 @@ async fn converse(
     let limits = &core.limits;
     let mut connection = Connection::new(ConnectionLimits::from(limits));
     let mut out = Vec::new();
+    let mut holding = None;
     // One deadline for a whole head, the wait before it included.
     socket.seat.set_timeout(limits.idle_timeout);
     loop {
@@ -94,6 +99,9 @@ async fn converse(
                 connection.reject();
                 let is_head = connection.method() == Method::Head;
                 let answer = match request {
+                    Ok(AdminRequest::Backup(step)) => {
+                        step.answer(process, core, &mut holding).await
+                    }
                     Ok(request) => request.answer(process, core).await,
                     Err(refusal) => Answer::refused(&refusal),
                 };
@@ -109,6 +117,7 @@ async fn converse(
         socket.write_all(&out, limits.write_timeout).await?;
         out.clear();
         match next {
+            Next::Head if holding.is_some() => socket.seat.set_timeout(HOLD_TIMEOUT),
             Next::Head => socket.seat.set_timeout(limits.idle_timeout),
             Next::Close => return Ok(()),
             Next::Drain => {
@@ -135,6 +144,50 @@ enum AdminRequest {
     LatencyReset,
     Page(&'static page::Part),
     Purge(Box<str>),
+    Backup(BackupStep),
+}
+
+/// A step of a backup; all of them on one connection, which is the hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BackupStep {
+    Begin,
+    Ask,
+    End,
+}
+
+impl BackupStep {
+    async fn answer(
+        self,
+        process: &Arc<Process>,
+        core: &Rc<Core>,
+        holding: &mut Option<Holding>,
+    ) -> Answer {
+        if self == Self::Begin {
+            return match held::hold(process, core).await {
+                Ok((held, directory)) => {
+                    *holding = Some(held);
+                    Answer::json(200, serde_json::json!(directory).to_string())
+                }
+                Err(NoHold::Taken) => {
+                    Answer::refusing(409, "BACKUP_RUNNING", "a backup is running")
+                }
+                Err(NoHold::Busy) => Answer::refusing(503, "BUSY", "a core is too busy; try again"),
+            };
+        }
+        let answer = match holding {
+            None => Answer::refusing(404, "NO_BACKUP", "this connection holds nothing"),
+            Some(held) if held.is_in_force() => Answer::json(200, "{\"held\":true}".into()),
+            Some(_) => Answer::refusing(
+                409,
+                "BACKUP_BROKEN",
+                "the server ran short of disk space, and gave back what it held for the backup",
+            ),
+        };
+        if self == Self::End {
+            *holding = None;
+        }
+        answer
+    }
 }
 
 impl AdminRequest {
@@ -184,6 +237,16 @@ impl AdminRequest {
                     _ => Err(Refusal::MethodNotAllowed { allow: "DELETE" }),
                 }
             }
+            ["__ursula", "backup"] => Ok(Self::Backup(match method {
+                Method::Post => BackupStep::Begin,
+                Method::Delete => BackupStep::End,
+                _ if is_read => BackupStep::Ask,
+                _ => {
+                    return Err(Refusal::MethodNotAllowed {
+                        allow: "GET, HEAD, POST, DELETE",
+                    });
+                }
+            })),
             _ => match page::part(path) {
                 Some(part) => read(Self::Page(part)),
                 None => Err(Refusal::NotFound),
@@ -236,6 +299,8 @@ impl AdminRequest {
                 Some(_) => Answer::json(200, "{\"reset\":true}".into()),
                 None => Answer::busy(),
             },
+            // Its answer needs the connection.
+            Self::Backup(_) => Answer::refused(&Refusal::Internal),
             Self::Page(part) => Answer {
                 content_type: part.content_type,
                 policy: Some(page::POLICY),
@@ -394,8 +459,11 @@ struct Answer {
 
 impl Answer {
     fn busy() -> Self {
-        let body = error_body("BUSY", "a core is too busy to lay out its profile");
-        Self::json(503, body)
+        Self::refusing(503, "BUSY", "a core is too busy to lay out its profile")
+    }
+
+    fn refusing(status: u16, code: &str, message: &str) -> Self {
+        Self::json(status, error_body(code, message))
     }
 
     fn json(status: u16, body: String) -> Self {

@@ -17,6 +17,7 @@ use clap::{
     Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand, error::ErrorKind,
 };
 
+use super::backup::BackupOptions;
 use super::config::{
     self, Config, ConfigError, Resolved, Source, Typed,
     settings::{Group, SETTINGS},
@@ -35,6 +36,15 @@ pub enum Action {
         config: Box<Config>,
         /// As JSON instead of text.
         json: bool,
+    },
+    /// Copy a data directory.
+    Backup(BackupOptions),
+    /// Make a data directory from a backup.
+    Restore {
+        /// The backup.
+        from: PathBuf,
+        /// The data directory to make.
+        to: PathBuf,
     },
     /// Say what a data directory holds, and whether it verifies.
     Inspect {
@@ -84,6 +94,10 @@ enum Command {
     Doctor(DoctorArgs),
     /// Say what a data directory holds and whether all of it verifies; changes nothing
     Inspect(InspectArgs),
+    /// Copy a data directory, also while it is served, and verify the copy
+    Backup(BackupArgs),
+    /// Make a data directory from a backup
+    Restore(RestoreArgs),
 }
 
 #[derive(Debug, Args)]
@@ -117,6 +131,31 @@ struct InspectArgs {
     /// List at most this many streams [default: 20, in JSON all]
     #[arg(long, value_name = "N")]
     streams: Option<usize>,
+}
+
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("source").required(true).multiple(true))]
+struct BackupArgs {
+    /// The directory to make; it must not exist, or be empty
+    #[arg(long, value_name = "DIR")]
+    to: PathBuf,
+    /// The admin plane of the server that serves now, as its --admin-listen says
+    #[arg(long, value_name = "ADDRESS:PORT", group = "source")]
+    admin: Option<String>,
+    /// The data directory. Without --admin, one that no server has; with it, where this machine
+    /// finds the server's [default then: where the server says]
+    #[arg(long, value_name = "DIR", group = "source")]
+    data_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct RestoreArgs {
+    /// The backup
+    #[arg(long, value_name = "DIR")]
+    from: PathBuf,
+    /// The data directory to make; it must not exist, or be empty
+    #[arg(long, value_name = "DIR")]
+    data_dir: PathBuf,
 }
 
 /// The flags of every setting, and the file: for each subcommand that needs a configuration.
@@ -155,6 +194,24 @@ impl Cli {
             }
             Command::Inspect(InspectArgs { dir, json, streams }) => {
                 Ok(Action::Inspect { dir, json, streams })
+            }
+            Command::Backup(BackupArgs {
+                to,
+                admin,
+                data_dir,
+            }) => {
+                let admin = admin.map(|admin| {
+                    let address = admin.strip_prefix("http://").unwrap_or(&admin);
+                    address.trim_end_matches('/').to_owned()
+                });
+                Ok(Action::Backup(BackupOptions {
+                    admin,
+                    data_dir,
+                    to,
+                }))
+            }
+            Command::Restore(RestoreArgs { from, data_dir }) => {
+                Ok(Action::Restore { from, to: data_dir })
             }
         }
     }
@@ -316,6 +373,32 @@ mod tests {
         let typed = ["inspect", "/d", "--json", "--streams", "3"];
         assert_eq!(run(&typed).ok(), Some(inspect));
         assert!(run(&["inspect"]).is_err());
+    }
+
+    #[test]
+    fn a_backup_wants_a_target_and_a_source() {
+        let wanted = |admin: Option<&str>, data_dir: Option<&str>| {
+            Some(Action::Backup(BackupOptions {
+                admin: admin.map(str::to_owned),
+                data_dir: data_dir.map(PathBuf::from),
+                to: PathBuf::from("/b"),
+            }))
+        };
+        let typed = |more: &[&str]| run(&[&["backup", "--to", "/b"], more].concat()).ok();
+        let address = "127.0.0.1:4438";
+        assert_eq!(typed(&["--admin", address]), wanted(Some(address), None));
+        assert_eq!(
+            typed(&["--admin", "http://127.0.0.1:4438/", "--data-dir", "/d"]),
+            wanted(Some(address), Some("/d"))
+        );
+        assert_eq!(typed(&["--data-dir", "/d"]), wanted(None, Some("/d")));
+        assert_eq!(typed(&[]), None);
+        let restore = Action::Restore {
+            from: PathBuf::from("/b"),
+            to: PathBuf::from("/d"),
+        };
+        let typed = ["restore", "--from", "/b", "--data-dir", "/d"];
+        assert_eq!(run(&typed).ok(), Some(restore));
     }
 
     #[test]

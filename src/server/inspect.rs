@@ -33,7 +33,7 @@ use std::{
 use futures_lite::future::block_on;
 
 mod gather;
-mod report;
+pub(super) mod report;
 mod text;
 
 use report::Report;
@@ -69,6 +69,11 @@ pub fn run(
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Reads and verifies all of a directory that nobody changes.
+pub(super) fn verify(dir: &Path) -> Report {
+    block_on(gather::gather(dir))
 }
 
 fn inspect(dir: &Path) -> Report {

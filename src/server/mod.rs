@@ -5,11 +5,13 @@
 //! [`core`] is what a core's tasks share; [`connection`] drives one client's
 //! connection, [`live`] its long-polls and event streams, [`socket`] its
 //! bytes; [`budget`] bounds what clients can make it hold, [`turnstile`] how
-//! long they can keep it from others; [`admin`] serves the operator.
+//! long they can keep it from others; [`admin`] serves the operator; [`backup`]
+//! copies a data directory while it does.
 
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub mod backup;
 pub mod budget;
 pub mod cli;
 pub mod config;
@@ -24,6 +26,7 @@ pub mod latency;
 pub mod lifecycle;
 pub mod live;
 pub mod metrics;
+pub mod progress;
 pub mod read_turns;
 pub mod repair;
 pub mod reshard;
@@ -62,6 +65,8 @@ pub fn main() -> ExitCode {
             let _ = out.flush();
             code.unwrap_or(ExitCode::FAILURE)
         }
+        Ok(cli::Action::Backup(options)) => backup::backup(&options),
+        Ok(cli::Action::Restore { from, to }) => backup::restore(&from, &to),
         Ok(cli::Action::Serve(config)) => lifecycle::serve(*config),
     }
 }

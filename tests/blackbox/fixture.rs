@@ -28,14 +28,14 @@ const SHARDS: usize = 2;
 
 /// What a server answers about a fixture's streams.
 #[derive(Debug, Serialize, Deserialize, PartialEq, Eq)]
-struct Expected {
-    streams: BTreeMap<String, ExpectedStream>,
+pub struct Expected {
+    pub streams: BTreeMap<String, ExpectedStream>,
     /// Status of HEAD for streams that cannot be read.
     absent: BTreeMap<String, u16>,
 }
 
 #[derive(Debug, Serialize, Deserialize, PartialEq, Eq)]
-struct ExpectedStream {
+pub struct ExpectedStream {
     /// Headers of HEAD that tell of the stream.
     head: BTreeMap<String, String>,
     body: String,
@@ -106,7 +106,7 @@ fn options(shards: usize) -> Options {
 }
 
 /// Asks about the streams that `asked` names.
-fn observe(server: &Server, asked: &Expected) -> Expected {
+pub fn observe(server: &Server, asked: &Expected) -> Expected {
     let at = |key: &str| Stream::at(server, Surface::Base, key);
     let streams = asked.streams.iter().map(|(key, stream)| {
         let observed = ExpectedStream {
@@ -164,7 +164,7 @@ fn write(server: &Server, key: &str, id: &str, write: &LastWrite) -> Response {
 }
 
 /// A repeat is recognised, and answered as it was.
-fn repeat_producers(server: &Server, key: &str, stream: &ExpectedStream) {
+pub fn repeat_producers(server: &Server, key: &str, stream: &ExpectedStream) {
     for (id, last) in &stream.producers {
         let repeat = write(server, key, id, last).expect(204);
         assert_eq!(
@@ -176,7 +176,7 @@ fn repeat_producers(server: &Server, key: &str, stream: &ExpectedStream) {
 }
 
 /// Makes a stream of every kind; what is to be asked about them.
-fn fill(server: &Server) -> Expected {
+pub fn fill(server: &Server) -> Expected {
     let mut producers: BTreeMap<&str, BTreeMap<String, LastWrite>> = BTreeMap::new();
     let at = |key| Stream::at(server, Surface::Base, key);
     let bucket = |key| Stream::at(server, Surface::Bucket, key);

@@ -32,6 +32,7 @@ macro_rules! at_1_and_4_shards {
 
 mod admin;
 mod append;
+mod backup;
 mod bootstrap;
 mod buckets;
 mod caching;
