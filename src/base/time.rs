@@ -6,6 +6,27 @@
 //! may be stepped in either direction; *monotonic* time
 //! ([`Clock::monotonic_ns`]) only moves forward and measures waits.
 //!
+//! | clock     | what goes by it                                                        |
+//! |-----------|------------------------------------------------------------------------|
+//! | wall      | `Stream-TTL`, `Stream-Expires-At`, and `max-age` with them; cursors;   |
+//! |           | the age of staged parts; `Date`; times in logs and reports             |
+//! | monotonic | every timeout and interval, long-polls, drains, group commit, latency, |
+//! |           | and the seconds in which slow requests are counted                     |
+//! | neither   | order, offsets, producers, incarnations, batches, epochs, retention    |
+//!
+//! Lifetimes go by the wall clock since they go on while the server does not run.
+//! What a step of it does to them:
+//! - *back*: nothing ends early. A window only ever restarts forwards, so what was
+//!   renewed before the step lives longer, by as much; a fixed end comes when the
+//!   clock shows it.
+//! - *forward*: what is over by the new time is over, and deleted, as if the time had
+//!   passed; setting the clock right brings nothing back. What is renewed before
+//!   that lives longer, by as much.
+//! - between two runs: as while serving. Replay never asks the clock: a record says
+//!   when it was made.
+//!
+//! Cursors: a reader that shows its own gets a greater one, whatever the clock says.
+//!
 //! [`parse_rfc3339`] accepts RFC 3339's `date-time` and nothing else (ISO 8601
 //! has many more spellings, and libraries add their own): who sends a date
 //! alone, a week date or a zone name gets an error, not a guess.

@@ -97,5 +97,12 @@ mod tests {
             cache_control(Lifetime::Unlimited, 0, 3_000),
             "public, max-age=60, stale-while-revalidate=300"
         );
+        // Renewed before the clock was set back, or forward past its end.
+        let ttl = Lifetime::Ttl { seconds: 60 };
+        assert_eq!(
+            cache_control(ttl, 3_600_000, 0),
+            "public, max-age=60, stale-while-revalidate=300"
+        );
+        assert_eq!(cache_control(ttl, 0, 3_600_000), "public, max-age=0");
     }
 }

@@ -53,4 +53,16 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_clock_set_back_or_forward_does_not_turn_a_reader_back() {
+        let mut now_ms = NOW_MS;
+        let mut last = cursor(now_ms, None, 0);
+        for step_ms in [-3_600_000, 3_600_000, 20_000, 3_600_000, -7_200_000, 0] {
+            now_ms = now_ms.checked_add_signed(step_ms).expect("after 1970");
+            let next = cursor(now_ms, Some(last.to_string().as_bytes()), 7);
+            assert!(next > last, "{step_ms}");
+            last = next;
+        }
+    }
 }

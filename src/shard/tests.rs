@@ -14,13 +14,16 @@ use bytes::Bytes;
 use super::{
     live::{Watch, Watched},
     owner::{Peers, Shard},
-    request::{BatchNumber, Receipt, Reply, Request, Staged, Target},
+    request::{Appended, BatchNumber, Receipt, Reply, Request, Staged, Target},
     run::Run,
     stream::Blob,
     tables::Tables,
 };
 use crate::{
-    base::{limits::Limits, time::ManualClock},
+    base::{
+        limits::Limits,
+        time::{Clock as _, ManualClock},
+    },
     protocol::{
         append::AppendRequest,
         content_type::ContentType,
@@ -362,6 +365,103 @@ fn a_sliding_window_slides_and_an_expired_name_is_free_at_once() {
         bench.body("demo/a").is_ok(),
         "the old one's timer touches nothing"
     );
+}
+
+const HOUR_MS: u64 = 3_600_000;
+
+impl Bench {
+    /// As after a restart: from the records alone.
+    fn restarted(&self) -> Self {
+        let mut tables = tables();
+        for record in self.journal.records.borrow().iter() {
+            tables.replay(record).expect("it was written here");
+        }
+        let bench = bench_with(1 << 20, tables);
+        bench.clock.step_to(self.clock.now_ms());
+        bench
+    }
+
+    fn step_back(&self, by_ms: u64) {
+        self.clock.step_to(self.clock.now_ms() - by_ms);
+    }
+}
+
+/// A clock set back shortens no life: what was renewed before lives on for as much longer, what is
+/// renewed later lives from then on, and a fixed end comes when the clock shows it.
+#[test]
+fn a_clock_set_back_ends_nothing() {
+    let bench = bench();
+    let ttl = Lifetime::Ttl { seconds: 60 };
+    let at = Lifetime::ExpiresAt {
+        unix_ms: NOW_MS + 60_000,
+    };
+    bench.done(create("demo/ttl", ttl)).unwrap();
+    bench.done(create("demo/at", at)).unwrap();
+    bench.step_back(HOUR_MS);
+    bench.done(create("demo/new", ttl)).unwrap();
+    for bench in [&bench, &bench.restarted()] {
+        while bench.shard.sweep_expired() {}
+        for name in ["demo/ttl", "demo/at", "demo/new"] {
+            assert!(bench.body(name).is_ok(), "{name}");
+        }
+        // Reads and writes restart the window from what was shown before, not from an hour ago.
+        bench
+            .done(Request::Append(append("demo/ttl", b"x")))
+            .unwrap();
+        bench.clock.advance(Duration::from_secs(59));
+        assert!(bench.body("demo/ttl").is_ok());
+        bench.clock.advance(Duration::from_secs(2));
+        assert!(bench.body("demo/ttl").is_ok());
+        bench.clock.advance(Duration::from_millis(HOUR_MS));
+        for name in ["demo/ttl", "demo/at", "demo/new"] {
+            assert_eq!(bench.body(name), Err(Refusal::StreamNotFound), "{name}");
+        }
+    }
+}
+
+/// A clock set forward ends the lives whose end it passes, once and for all, and nothing else: not
+/// what has no end, nor what producers have written.
+#[test]
+fn a_clock_set_forward_ends_what_is_over_by_it() {
+    let bench = bench();
+    let ttl = |seconds| Lifetime::Ttl { seconds };
+    bench.done(create("demo/short", ttl(60))).unwrap();
+    bench.done(create("demo/long", ttl(7200))).unwrap();
+    bench
+        .done(create("demo/for-ever", Lifetime::Unlimited))
+        .unwrap();
+    let mut write = append("demo/for-ever", b"x");
+    write.producer = Some(ProducerWrite {
+        id: "w".into(),
+        epoch: 0,
+        seq: 0,
+        digest: None,
+    });
+    bench.done(Request::Append(write.clone())).unwrap();
+    bench.clock.step_to(NOW_MS + HOUR_MS);
+    while bench.shard.sweep_expired() {}
+    bench.commit();
+    // Set right again, it brings nothing back; what was renewed meanwhile lives an hour longer.
+    assert!(bench.body("demo/long").is_ok());
+    bench.step_back(HOUR_MS);
+    for bench in [&bench, &bench.restarted()] {
+        assert_eq!(bench.body("demo/short"), Err(Refusal::StreamNotFound));
+        assert!(bench.body("demo/long").is_ok());
+        assert_eq!(bench.body("demo/for-ever"), Ok(b"x".to_vec()));
+        let repeat = bench.done(Request::Append(write.clone())).unwrap();
+        assert!(
+            matches!(
+                repeat,
+                Reply::Appended(Appended {
+                    receipt: Some(Receipt::Repeated(_)),
+                    ..
+                })
+            ),
+            "{repeat:?}"
+        );
+        let again = bench.done(create("demo/short", ttl(60))).unwrap();
+        assert!(matches!(again, Reply::Created(created) if created.is_new));
+    }
 }
 
 #[test]

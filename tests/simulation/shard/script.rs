@@ -293,6 +293,12 @@ pub async fn script(rng: &mut Rng, life: &Life) {
                     life.clock.advance(Duration::from_secs(24 * 3600));
                     sweep_parts(life);
                 }
+                if rng.below(4) == 0 {
+                    // Somebody sets the clock, up to an hour in either direction.
+                    let hour_ms = 3_600_000;
+                    let from_ms = life.now_ms() - hour_ms;
+                    life.clock.step_to(from_ms + rng.below(2 * hour_ms));
+                }
                 life.recorder.fresh.borrow_mut().clear();
                 while life.shard.sweep_expired() {}
                 life.assert_unchanged();
