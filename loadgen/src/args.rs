@@ -179,6 +179,9 @@ pub struct RunArgs {
     /// A server process whose CPU time is measured too.
     #[arg(long, value_name = "PID")]
     pub server_pid: Option<u32>,
+    /// The admin plane of a Thalweg server: what the server says of its latency stands beside the client's figures.
+    #[arg(long, value_name = "URL")]
+    pub server_latency: Option<String>,
     /// Name of the run in reports.
     #[arg(long, default_value = "")]
     pub label: String,

@@ -44,6 +44,7 @@ pub mod phase;
 pub mod plan;
 pub mod record;
 pub mod report;
+pub mod server_latency;
 pub mod slot;
 pub mod sse;
 pub mod statistics;

@@ -20,6 +20,7 @@ use crate::pace::{Pace, Timing};
 use crate::phase::{self, PhaseOptions, PhaseResult};
 use crate::record;
 use crate::report::{self, Parameters, Report, Server, Verification, json, progress::Progress};
+use crate::server_latency;
 use crate::slot::SlotPlan;
 use crate::target::Target;
 use crate::verify::{self, Ledger};
@@ -153,11 +154,25 @@ impl<'a> Run<'a> {
             self.set_up(name, clients)?;
         }
         let mut sampler = CpuSampler::new(self.args.server_pid);
+        let watch = self.args.server_latency.as_deref();
+        let mut watch = watch
+            .map(server_latency::Watch::new)
+            .transpose()
+            .map_err(RunError::Usage)?;
         let roles = workload::roles(self.workload, self.args, self.connections, &self.world);
         let followers = roles.iter().filter(|role| role.client.follows()).count() as u32;
-        let measured = self.measure(roles, &mut sampler)?;
+        let measured = self.measure(roles, &mut sampler, watch.as_mut())?;
         let read_back = self.read_back()?;
-        Ok(self.conclude(measured, followers, read_back, &sampler))
+        let mut report = self.conclude(measured, followers, read_back, &sampler);
+        match watch.map(server_latency::Watch::finish) {
+            Some(Ok(profile)) => report.server_latency = Some(profile),
+            Some(Err(why)) => {
+                let warning = format!("there is no latency profile of the server: {why}");
+                report.warnings.push(warning);
+            }
+            None => {}
+        }
+        Ok(report)
     }
 
     /// Streams, spread over the connections that set up.
@@ -201,6 +216,7 @@ impl<'a> Run<'a> {
         &mut self,
         roles: Vec<Role>,
         sampler: &mut CpuSampler,
+        mut watch: Option<&mut server_latency::Watch>,
     ) -> Result<PhaseResult, RunError> {
         let args = self.args;
         let interval = Duration::from_nanos(self.options.timing.interval);
@@ -217,6 +233,9 @@ impl<'a> Run<'a> {
             if let Some(start) = start {
                 let window = timing.window(start);
                 sampler.look(now, window.measured, window.end);
+                if let Some(watch) = &mut watch {
+                    watch.look(now, window.measured, window.end);
+                }
             }
             progress.update(
                 sample,
@@ -343,6 +362,7 @@ impl<'a> Run<'a> {
                 cpu_cores,
                 cpu_us_per_operation: cpu_cores * measured_s * 1e6 / main_completed,
             }),
+            server_latency: None,
             invalid_because: self.invalid,
             warnings: verdict.warnings,
         }

@@ -71,6 +71,8 @@ fn one(args: &VersusArgs, on_a: bool, round: u32) -> Result<Report, RunError> {
         target: target.unwrap_or(typed.target),
         raw_post: raw_post.clone().or_else(|| typed.raw_post.clone()),
         server_pid: pid.or(typed.server_pid),
+        // One profile says nothing of two servers.
+        server_latency: None,
         label: format!("{} {}", if on_a { "A" } else { "B" }, url),
         ..typed.clone()
     };

@@ -284,7 +284,10 @@ impl<D: Disk> Keeper<D> {
         if self.kept_back && self.pinned().is_none() {
             self.let_go().await?;
         }
-        self.compact().await?;
+        // What is held gives nothing back by being emptied.
+        if !self.options.hold.is_held() {
+            self.compact().await?;
+        }
         self.reclaim().await?;
         Ok(())
     }

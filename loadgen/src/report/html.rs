@@ -37,6 +37,7 @@ pub fn page(report: &Report) -> String {
     let mut out = open(&report.title());
     heading(&mut out, report);
     operations(&mut out, report);
+    server_latency(&mut out, report);
     problems(&mut out, report);
     for operation in &report.operations {
         plot_section(&mut out, &operation.name, &[operation], "");
@@ -182,6 +183,52 @@ fn operations(out: &mut String, report: &Report) {
         ],
         rows,
     );
+}
+
+fn server_latency(out: &mut String, report: &Report) {
+    let Some(server) = &report.server_latency else {
+        return;
+    };
+    out.push_str("<h2>The server's own view</h2>");
+    let ms = |us: f64| precise(us / 1e3);
+    let rows = server.series.iter().map(|series| {
+        [
+            series.name.replace('_', " "),
+            number(series.count as f64)
+                .trim_end_matches(".0")
+                .to_owned(),
+            ms(series.mean_us),
+            ms(series.p50_us),
+            ms(series.p90_us),
+            ms(series.p99_us),
+            ms(series.p999_us),
+            ms(series.max_us),
+        ]
+    });
+    let heads = [
+        "latency in ms",
+        "count",
+        "mean",
+        "p50",
+        "p90",
+        "p99",
+        "p99.9",
+        "max",
+    ];
+    rows_table(out, heads, rows);
+    let mut notes = vec![format!(
+        "From {}, emptied when measurement began: request is the time of a request in the server, the other stages are parts of it.",
+        server.url
+    )];
+    if let Some((operation, p50, p99)) = report.beyond_server_us() {
+        notes.push(format!(
+            "The client's {operation} has {} ms (p50) and {} ms (p99) beyond it: both kernels' TCP, the wait in sockets, and \
+             wake-ups.",
+            ms(p50),
+            ms(p99)
+        ));
+    }
+    paragraphs(out, "soft", &notes);
 }
 
 fn problems(out: &mut String, report: &Report) {

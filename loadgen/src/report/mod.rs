@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::Machine;
+use crate::server_latency::{REQUEST, ServerLatency};
 
 /// One run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -54,6 +55,9 @@ pub struct Report {
     pub client: Client,
     /// The server process, if its number was given.
     pub server: Option<Server>,
+    /// What the server itself says of its latency, if it was asked.
+    #[serde(default)]
+    pub server_latency: Option<ServerLatency>,
 }
 
 impl Report {
@@ -67,6 +71,18 @@ impl Report {
     /// The operation the run is about: deliveries if there are any, else the first.
     pub fn main_operation(&self) -> Option<&Operation> {
         self.operation("delivery").or(self.operations.first())
+    }
+
+    /// What the client's median and 99th percentile have beyond the server's, in microseconds, and of which operation; none
+    /// where requests are of several kinds, or what is measured is not the time of requests.
+    pub fn beyond_server_us(&self) -> Option<(&str, f64, f64)> {
+        let server = self.server_latency.as_ref()?.series(REQUEST)?;
+        let [operation] = self.operations.as_slice() else {
+            return None;
+        };
+        let client = &operation.latency_us;
+        let beyond = (client.p50 - server.p50_us, client.p99 - server.p99_us);
+        Some((&operation.name, beyond.0, beyond.1))
     }
 
     /// The user's name for it, or workload and server.

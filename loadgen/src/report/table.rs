@@ -50,6 +50,7 @@ pub fn summary(report: &Report) -> String {
             ),
         );
     }
+    server_latency(&mut out, report);
     out.push('\n');
     let client = &report.client;
     line(
@@ -119,6 +120,53 @@ pub fn summary(report: &Report) -> String {
         line(&mut out, &format!("NOT VALID: {reason}"));
     }
     out
+}
+
+/// The server's own profile, and what the client's figures have beyond it.
+fn server_latency(out: &mut String, report: &Report) {
+    let Some(server) = &report.server_latency else {
+        return;
+    };
+    out.push('\n');
+    let heads = ["mean", "p50", "p90", "p99", "p99.9", "max"];
+    let cells = |first: &str, count: &str, rest: [String; 6]| {
+        let rest: String = rest.iter().map(|cell| format!("{cell:>10}")).collect();
+        format!("{first:<17}{count:>11}{rest}")
+    };
+    line(
+        out,
+        &cells("server, in ms", "count", heads.map(str::to_owned)),
+    );
+    for series in &server.series {
+        let times = [
+            series.mean_us,
+            series.p50_us,
+            series.p90_us,
+            series.p99_us,
+            series.p999_us,
+            series.max_us,
+        ];
+        let times = times.map(|us| format!("{:.3}", us / 1e3));
+        line(
+            out,
+            &cells(&series.name, &number(series.count as f64), times),
+        );
+    }
+    if let Some((operation, p50, p99)) = report.beyond_server_us() {
+        line(
+            out,
+            &format!(
+                "{operation} less request: p50 {:+.3}, p99 {:+.3}: both kernels' TCP, sockets and wake-ups{}",
+                p50 / 1e3,
+                p99 / 1e3,
+                if report.parameters.rate_per_s.is_some() {
+                    ", and until it was sent"
+                } else {
+                    ""
+                }
+            ),
+        );
+    }
 }
 
 /// A count or rate with thousands separated.

@@ -4,6 +4,7 @@ mod broken;
 mod coordinated_omission;
 mod page;
 mod server;
+mod server_latency;
 mod snapshots;
 
 use clap::Parser;
