@@ -21,13 +21,17 @@ const ANSWER_BYTES_MAX: u64 = 16 << 20;
 
 /// The series of whole requests.
 pub const REQUEST: &str = "request";
+/// Series in the order in which they are shown: the whole, then its stages as a request meets them. What else there is comes behind.
+const ORDER: [&str; 10] = [
+    REQUEST, "head", "body", "mailbox", "decide", "staging", "journal", "wake", "write", "wait",
+];
 
 /// The server's own profile of a measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServerLatency {
     /// The admin plane it came from.
     pub url: String,
-    /// Its series that have counted something, `request` first.
+    /// Its series that have counted something, `request` first and its stages behind it.
     pub series: Vec<Series>,
 }
 
@@ -80,7 +84,11 @@ impl ServerLatency {
             })
             .filter(|series| series.count > 0)
             .collect();
-        series.sort_by_key(|series| series.name != REQUEST);
+        let place = |series: &Series| {
+            let known = ORDER.iter().position(|name| *name == series.name);
+            known.unwrap_or(ORDER.len())
+        };
+        series.sort_by_key(place);
         Ok(ServerLatency {
             url: url.to_owned(),
             series,

@@ -294,11 +294,7 @@ fn build(
         process.config.slow_request_lines_max,
     );
     let latency = Rc::new(Latency::new(clock.clone(), slow));
-    let releases = Rc::new(Releases::new(
-        desk.clone(),
-        placement,
-        process.hold.clone(),
-    ));
+    let releases = Rc::new(Releases::new(desk.clone(), placement, process.hold.clone()));
     let peers = Rc::new(CorePeers {
         id,
         desk: desk.clone(),
