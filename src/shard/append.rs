@@ -119,10 +119,10 @@ impl Shard {
 /// The same live and in replay.
 pub(super) fn charge_of(stream: &Stream, body_len: u64, producer: Option<&ProducerWrite>) -> u64 {
     let new_producer = producer.filter(|write| stream.staged.producer(&write.id).is_none());
-    body_len + new_producer.map_or(0, |write| producer_charge(&write.id))
+    body_len.saturating_add(new_producer.map_or(0, |write| producer_charge(&write.id)))
 }
 
 /// What a stream is charged for one producer.
 pub(super) fn producer_charge(id: &str) -> u64 {
-    PRODUCER_OVERHEAD_BYTES + id.len() as u64
+    PRODUCER_OVERHEAD_BYTES.saturating_add(id.len() as u64)
 }

@@ -31,7 +31,7 @@ use crate::{
         },
         replay::ReplayError,
         request::BatchNumber,
-        snapshot_parts::PART_OVERHEAD_BYTES,
+        snapshot_parts::part_charge,
         stream::{Blob, Blobs, StoredSnapshot, Stream},
         tables::Tables,
     },
@@ -139,9 +139,9 @@ fn encode_blob(out: &mut Writer<'_>, blob: &Blob) {
     out.u32(0);
     let body = out.blob(&blob.record());
     out.0.extend_from_slice(body);
-    let len = (out.0.len() - at - size_of::<u32>()) as u32;
-    if let Some(place) = out.0.get_mut(at..at + size_of::<u32>()) {
-        place.copy_from_slice(&len.to_le_bytes());
+    let written = out.0.get_mut(at..).and_then(<[u8]>::split_first_chunk_mut);
+    if let Some((place, blob)) = written {
+        *place = (blob.len() as u32).to_le_bytes();
     }
 }
 
@@ -256,8 +256,8 @@ impl<'a> Restore<'a> {
             content_type,
             lifetime: reader.lifetime()?,
             renewed_ms: reader.u64()?,
-            tail: reader.u64()?,
-            retained: reader.u64()?,
+            tail: reader.offset()?,
+            retained: reader.offset()?,
             closed: false,
             soft_deleted: false,
             rare: None,
@@ -271,7 +271,7 @@ impl<'a> Restore<'a> {
             let rare = self.rare(reader, &mut blobs, &mut charge)?;
             state.rare = Some(Box::new(rare));
         }
-        let history_start = reader.u64()?;
+        let history_start = reader.offset()?;
         let count = reader.u32()?;
         let mut at = history_start;
         let mut blocks = Vec::new();
@@ -328,7 +328,7 @@ impl<'a> Restore<'a> {
                 digest: reader.option(Reader::digest)?,
                 closed: reader.option(|reader| Some((reader.u64()?, reader.u64()?)))?,
             };
-            *charge += producer_charge(&id);
+            *charge = charge.saturating_add(producer_charge(&id));
             rare.producers.insert(id, producer);
         }
         rare.closed_by = reader.option(|reader| {
@@ -346,7 +346,7 @@ impl<'a> Restore<'a> {
                 key: reader.key()?,
                 start: reader.u64()?,
             };
-            *charge += reference_charge(&reference.key);
+            *charge = charge.saturating_add(reference_charge(&reference.key));
             rare.forks.insert(fork, reference);
         }
         if reader.bool()? {
@@ -360,18 +360,18 @@ impl<'a> Restore<'a> {
                 offset,
                 digest,
                 content_type,
-                len: body.iter().map(Blob::len).sum(),
+                len: Blob::len_of(&body),
             };
             rare.snapshot = Some(meta.clone());
             let stored = StoredSnapshot { meta, body };
-            *charge += stored.memory_bytes();
+            *charge = charge.saturating_add(stored.memory_bytes());
             blobs.get_or_insert_default().snapshot = Some(Arc::new(stored));
         }
         for _ in 0..reader.u32()? {
             let id: Box<str> = reader.text()?.into();
             let at_ms = reader.u64()?;
             let body = self.blob(reader)?;
-            *charge += body.memory_bytes() + PART_OVERHEAD_BYTES;
+            *charge = charge.saturating_add(part_charge(&body));
             let len = body.len();
             rare.parts.insert(id.clone(), StagedPart { len, at_ms });
             blobs.get_or_insert_default().parts.insert(id, body);
@@ -386,3 +386,6 @@ impl<'a> Restore<'a> {
         own.0.is_empty().then(|| self.tables.restore(blob))
     }
 }
+
+#[cfg(test)]
+mod tests;

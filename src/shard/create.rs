@@ -60,7 +60,7 @@ impl Shard {
     }
 
     fn create_new(&self, request: CreateRequest) -> Result<Staged<Reply>, Refusal> {
-        self.check_room(STREAM_OVERHEAD_BYTES + request.body.len() as u64)?;
+        self.check_room(STREAM_OVERHEAD_BYTES.saturating_add(request.body.len() as u64))?;
         let now_ms = self.now_ms();
         let incarnation = match &request.inherited {
             Some(inherited) => inherited.incarnation,

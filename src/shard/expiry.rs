@@ -37,7 +37,7 @@ impl Shard {
                     (Some(_), Some(stream)) => {
                         let state = &stream.staged;
                         let end_ms = state.lifetime.expires_ms(state.renewed_ms);
-                        let again_ms = end_ms.unwrap_or(u64::MAX).max(now_ms + 1000);
+                        let again_ms = end_ms.unwrap_or(u64::MAX).max(now_ms.saturating_add(1000));
                         tables.expiries.push(Reverse((again_ms, incarnation)));
                         None
                     }
@@ -50,7 +50,9 @@ impl Shard {
             if self.remove_stream(slot).is_err() {
                 // No room for the record now: try again in a second.
                 let mut tables = self.tables.borrow_mut();
-                tables.expiries.push(Reverse((now_ms + 1000, incarnation)));
+                tables
+                    .expiries
+                    .push(Reverse((now_ms.saturating_add(1000), incarnation)));
                 return false;
             }
         }
@@ -63,7 +65,7 @@ impl Shard {
         let now_ms = self.now_ms();
         let (old, end) = {
             let tables = self.tables.borrow();
-            let end = from + STEP_ENTRIES;
+            let end = from.saturating_add(STEP_ENTRIES);
             let mut old = Vec::new();
             for slot in from..end.min(tables.streams.capacity()) {
                 let Some(stream) = tables.streams.get(slot).filter(|stream| !stream.deleted) else {

@@ -60,12 +60,8 @@ impl Flush {
     /// Bytes in it.
     pub(super) fn len(&self) -> u64 {
         let reads = self.reads.iter().map(|(place, _)| u64::from(place.len));
-        reads.sum::<u64>()
-            + self
-                .pieces
-                .iter()
-                .map(|piece| piece.len() as u64)
-                .sum::<u64>()
+        let pieces = self.pieces.iter().map(|piece| piece.len() as u64);
+        reads.chain(pieces).sum()
     }
 }
 
@@ -102,15 +98,16 @@ impl Shard {
             reads: Vec::new(),
             pieces,
         };
-        let end = flush.start + len;
+        let end = flush.start.saturating_add(len);
         for block in stream.history.blocks().iter().rev() {
             let block_len = u64::from(block.place.len);
-            if block_len > len * MERGE_RATIO || block_len > BLOCK_BYTES_MAX as u64 / 2 {
+            if block_len > len.saturating_mul(MERGE_RATIO) || block_len > BLOCK_BYTES_MAX as u64 / 2
+            {
                 break;
             }
             flush.reads.push((block.place, block.key(incarnation)));
             flush.start = block.start;
-            len += block_len;
+            len = len.saturating_add(block_len);
         }
         flush.reads.reverse();
         if stream.history.memory_start() <= flush.start {

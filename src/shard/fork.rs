@@ -130,7 +130,7 @@ impl Shard {
             tables.drop_reference(slot, fork);
             tables.note(batch, Effect::Release { slot });
             tables.streams.get_mut(slot).is_some_and(|stream| {
-                stream.releasing += 1;
+                stream.releasing = stream.releasing.saturating_add(1);
                 stream.changed_in = batch;
                 !stream.staged.has_forks() && stream.staged.soft_deleted
             })
@@ -170,7 +170,7 @@ impl Shard {
 
 /// What a source is charged for one reference.
 pub(super) fn reference_charge(fork_key: &StreamKey) -> u64 {
-    REFERENCE_OVERHEAD_BYTES + fork_key.as_str().len() as u64
+    REFERENCE_OVERHEAD_BYTES.saturating_add(fork_key.as_str().len() as u64)
 }
 
 impl Tables {
@@ -212,7 +212,7 @@ fn divergence(stream: &Stream, look: &Lookup<'_>, request: &ReferRequest) -> Res
         at = look
             .boundary_after(at, state.tail)
             .ok_or_else(|| past_tail.clone())?;
-        left -= 1;
+        left = left.saturating_sub(1);
         request.counted.set(Some((state.incarnation, at, left)));
     }
     Ok(at)

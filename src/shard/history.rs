@@ -50,7 +50,7 @@ impl Block {
     /// The offset after its last byte.
     #[must_use]
     pub fn end(&self) -> u64 {
-        self.start + u64::from(self.place.len)
+        self.start.saturating_add(u64::from(self.place.len))
     }
 
     /// What its header says.
@@ -80,7 +80,7 @@ struct Piece {
 
 impl Piece {
     fn end(&self) -> u64 {
-        self.start + self.bytes.len() as u64
+        self.start.saturating_add(self.bytes.len() as u64)
     }
 }
 
@@ -103,7 +103,7 @@ impl Recent {
 
     fn push(&mut self, bytes: Bytes) {
         let start = self.open_start;
-        self.open_start += bytes.len() as u64;
+        self.open_start = start.saturating_add(bytes.len() as u64);
         self.sealed.push_back(Piece { start, bytes });
     }
 }
@@ -162,13 +162,13 @@ impl History {
     /// Bytes that are in memory alone.
     #[must_use]
     pub fn unflushed(&self) -> u64 {
-        self.end - self.flushed_end()
+        self.end.saturating_sub(self.flushed_end())
     }
 
     /// Bytes in memory.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
-        self.end - self.memory_start()
+        self.end.saturating_sub(self.memory_start())
     }
 
     /// The blocks, in order.
@@ -183,7 +183,7 @@ impl History {
             return;
         }
         let end = self.end;
-        self.end += bytes.len() as u64;
+        self.end = end.saturating_add(bytes.len() as u64);
         let recent = self.recent.get_or_insert_with(|| {
             Box::new(Recent {
                 open_start: end,
@@ -195,7 +195,7 @@ impl History {
             recent.push(bytes);
             return;
         }
-        if recent.open.len() + bytes.len() > PIECE_BYTES {
+        if recent.open.len().saturating_add(bytes.len()) > PIECE_BYTES {
             recent.seal();
         }
         recent.open.extend_from_slice(&bytes);
@@ -225,7 +225,7 @@ impl History {
                     place: block.place,
                     key: block.key(owner),
                     from: start.saturating_sub(block.start) as u32,
-                    to: (cold_end.min(block.end()) - block.start) as u32,
+                    to: cold_end.min(block.end()).saturating_sub(block.start) as u32,
                 }));
             }
         }
@@ -252,12 +252,12 @@ impl History {
                 break;
             }
             let from = start.saturating_sub(piece.start) as usize;
-            let to = (end.min(piece.end()) - piece.start) as usize;
+            let to = end.min(piece.end()).saturating_sub(piece.start) as usize;
             pieces.push(piece.bytes.slice(from..to));
         }
         if end > recent.open_start {
             let from = start.saturating_sub(recent.open_start) as usize;
-            let to = (end - recent.open_start) as usize;
+            let to = end.saturating_sub(recent.open_start) as usize;
             pieces.push(Bytes::copy_from_slice(
                 recent.open.get(from..to).unwrap_or_default(),
             ));
@@ -296,7 +296,9 @@ impl History {
         let start = self.flushed_end();
         let mut end = self.end;
         if whole_blocks {
-            end -= (end - start) % BLOCK_BYTES_MAX as u64;
+            const BLOCK: u64 = BLOCK_BYTES_MAX as u64;
+            let rest = end.saturating_sub(start) % BLOCK;
+            end = end.saturating_sub(rest);
         }
         let Some(recent) = &mut self.recent else {
             return Vec::new();
@@ -350,7 +352,7 @@ impl History {
         if recent.sealed.is_empty() && recent.open.is_empty() {
             self.recent = None;
         }
-        self.memory_start() - before
+        self.memory_start().saturating_sub(before)
     }
 
     /// Lets go of what lies before `offset`: in memory to the byte, on disk in whole blocks. Returns
@@ -372,21 +374,22 @@ impl History {
         if let Some(front) = recent.sealed.front_mut() {
             if front.start < offset {
                 // The rest of the piece stays in memory until its last byte goes.
-                front.bytes = front.bytes.slice((offset - front.start) as usize..);
+                let gone = offset.saturating_sub(front.start);
+                front.bytes = front.bytes.slice(gone as usize..);
                 front.start = offset;
             }
         } else if recent.open_start < offset {
-            let cut = (offset.min(self.end) - recent.open_start) as usize;
-            recent.open.drain(..cut);
-            recent.open_start += cut as u64;
+            let cut = offset.min(self.end).saturating_sub(recent.open_start);
+            recent.open.drain(..cut as usize);
+            recent.open_start = recent.open_start.saturating_add(cut);
         }
-        (self.memory_start() - before, places)
+        (self.memory_start().saturating_sub(before), places)
     }
 
     /// Bytes kept.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.end - self.start()
+        self.end.saturating_sub(self.start())
     }
 
     /// Whether nothing is kept.
@@ -417,8 +420,8 @@ pub fn into_blocks(owner: Incarnation, start: u64, pieces: Vec<Bytes>) -> Vec<Ne
                 });
             }
             let part = piece.split_to(piece.len().min(room));
-            room -= part.len();
-            at += part.len() as u64;
+            room = room.saturating_sub(part.len());
+            at = at.saturating_add(part.len() as u64);
             if let Some(block) = blocks.last_mut() {
                 block.pieces.push(part);
             }

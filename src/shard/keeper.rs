@@ -211,7 +211,7 @@ impl<D: Disk> Keeper<D> {
             next_number: options
                 .current
                 .as_ref()
-                .map_or(1, |current| current.number + 1),
+                .map_or(1, |current| current.number.saturating_add(1)),
             journal_mark: 0,
             kept_back: false,
             complained: false,
@@ -258,7 +258,7 @@ impl<D: Disk> Keeper<D> {
                 Ok(()) => self.complained = false,
                 Err(Trouble::Stopped) => return,
                 Err(Trouble::Later(error)) => {
-                    self.count(|stats| stats.failures += 1);
+                    self.count(|stats| stats.failures = stats.failures.saturating_add(1));
                     if !std::mem::replace(&mut self.complained, true) {
                         tracing::warn!(
                             shard = self.shard.id,
@@ -309,8 +309,9 @@ impl<D: Disk> Keeper<D> {
 
     /// Bytes of the journal behind the checkpoint that rules.
     fn journal_bytes(&self) -> u64 {
-        let grown = self.journal.stats().batch_bytes - self.journal_mark;
-        self.options.journal_bytes + grown
+        let written = self.journal.stats().batch_bytes;
+        let grown = written.saturating_sub(self.journal_mark);
+        self.options.journal_bytes.saturating_add(grown)
     }
 
     fn is_checkpoint_due(&self) -> bool {
@@ -345,7 +346,8 @@ impl<D: Disk> Keeper<D> {
         let mut blocks = Vec::new();
         let mut counts = Vec::with_capacity(flushes.len());
         for flush in &flushes {
-            let mut pieces = Vec::with_capacity(flush.reads.len() + flush.pieces.len());
+            let mut pieces =
+                Vec::with_capacity(flush.reads.len().saturating_add(flush.pieces.len()));
             for group in reads(&flush.reads, DISK_IO_BYTES_MAX, |(place, _)| *place) {
                 for bytes in self.reader.read(group).await? {
                     pieces.push(Bytes::copy_from_slice(&bytes));
@@ -384,7 +386,7 @@ impl<D: Disk> Keeper<D> {
         // If this fails nobody knows which checkpoint rules: until one does, all are kept.
         self.kept_back = false;
         let number = self.next_number;
-        self.next_number += 1;
+        self.next_number = number.saturating_add(1);
         let begin = self.journal.next_position();
         let mark = self.journal.stats().batch_bytes;
         let moved = self.shard.begin_checkpoint();
@@ -398,8 +400,8 @@ impl<D: Disk> Keeper<D> {
                 self.journal_mark = mark;
                 self.shard.release_moved(&moved);
                 self.count(|stats| {
-                    stats.checkpoints += 1;
-                    stats.checkpoint_bytes += bytes;
+                    stats.checkpoints = stats.checkpoints.saturating_add(1);
+                    stats.checkpoint_bytes = stats.checkpoint_bytes.saturating_add(bytes);
                 });
             }
             Err(trouble) => {
@@ -437,7 +439,10 @@ impl<D: Disk> Keeper<D> {
         let dir = &self.options.identity.dir;
         let free = self.disk.free_space(dir).await;
         let free = free.map_err(StorageError::io("statfs", dir))?;
-        let needed = self.options.reserve_bytes + self.current_bytes();
+        let needed = self
+            .options
+            .reserve_bytes
+            .saturating_add(self.current_bytes());
         if free >= needed {
             return Ok(());
         }
@@ -526,7 +531,9 @@ impl<D: Disk> Keeper<D> {
                 self.shard.move_block(*key, *from, to);
             }
             let moved: u64 = group.iter().map(|(place, _)| place.bytes()).sum();
-            self.count(|stats| stats.compacted_bytes += moved);
+            self.count(|stats| {
+                stats.compacted_bytes = stats.compacted_bytes.saturating_add(moved);
+            });
             future::yield_now().await;
         }
         self.emptied.insert(id);
@@ -539,9 +546,9 @@ impl<D: Disk> Keeper<D> {
             return Ok(());
         }
         for (id, range) in self.shard.take_punchable(RECLAIM_MAX) {
-            let bytes = range.end - range.start;
+            let bytes = range.end.saturating_sub(range.start);
             punch(&self.disk, &self.options.segments_dir, id, range).await?;
-            self.count(|stats| stats.punched_bytes += bytes);
+            self.count(|stats| stats.punched_bytes = stats.punched_bytes.saturating_add(bytes));
         }
         let (dir, graveyard) = (&self.options.segments_dir, &self.graveyard);
         for _ in 0..RECLAIM_MAX {

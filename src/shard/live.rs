@@ -155,7 +155,7 @@ impl Watchers {
         let cores = self.0.get_or_insert_default();
         if let Some((known, readers)) = cores.iter_mut().find(|(known, _)| known.core == watch.core)
         {
-            *readers += 1;
+            *readers = readers.saturating_add(1);
             return known.clone();
         }
         watch.incarnation.store(incarnation.0, Ordering::Relaxed);
@@ -174,7 +174,7 @@ impl Watchers {
         if let Some(index) = cores.iter().position(|(watch, _)| watch.core == core)
             && let Some((_, readers)) = cores.get_mut(index)
         {
-            *readers -= 1;
+            *readers = readers.saturating_sub(1);
             if *readers == 0 {
                 cores.swap_remove(index);
             }
@@ -253,7 +253,7 @@ impl Hub {
             })
             .clone();
         let id = stream.readers.borrow_mut().insert(None);
-        self.readers.set(self.readers.get() + 1);
+        self.readers.set(self.readers.get().saturating_add(1));
         Reader {
             hub: self.clone(),
             stream,

@@ -48,15 +48,15 @@ impl Default for Cache {
 
 impl Cache {
     pub(super) fn insert(&mut self, incarnation: Incarnation, start: u64, bytes: Bytes) {
-        self.bytes += bytes.len();
+        self.bytes = self.bytes.saturating_add(bytes.len());
         if let Some((_, old)) = self.blocks.push((incarnation, start), bytes) {
-            self.bytes -= old.len();
+            self.bytes = self.bytes.saturating_sub(old.len());
         }
         while self.bytes > LOOKUP_CACHE_BYTES_MAX {
             let Some((_, old)) = self.blocks.pop_lru() else {
                 break;
             };
-            self.bytes -= old.len();
+            self.bytes = self.bytes.saturating_sub(old.len());
         }
     }
 
@@ -118,16 +118,17 @@ impl Lookup<'_> {
         let (start, end) = match (history.block_at(offset), self.stream.staged.origin()) {
             (Some(block), _) => (block.start, block.end()),
             (None, Some(origin)) if (origin.start..origin.offset).contains(&offset) => {
-                let start = (offset - offset % BLOCK_BYTES_MAX as u64).max(origin.start);
-                let end = start - start % BLOCK_BYTES_MAX as u64 + BLOCK_BYTES_MAX as u64;
-                (start, end.min(origin.offset))
+                const BLOCK: u64 = BLOCK_BYTES_MAX as u64;
+                let start = offset.saturating_sub(offset % BLOCK);
+                let end = start.saturating_add(BLOCK);
+                (start.max(origin.start), end.min(origin.offset))
             }
             _ => return None,
         };
         // A block that was written again with what follows it begins where the old one began and is
         // longer, and of one that was partly in memory only the rest was brought in.
         let cached = self.cache.borrow_mut().get(incarnation, start);
-        if let Some(bytes) = cached.filter(|bytes| offset - start < bytes.len() as u64) {
+        if let Some(bytes) = cached.filter(|bytes| offset < end_of(start, bytes)) {
             return Some((start, Window::Cached(bytes)));
         }
         let run = self
@@ -146,7 +147,7 @@ impl Lookup<'_> {
     /// The byte at `offset`, if the stream has it.
     pub(super) fn byte_at(&self, offset: u64) -> Option<u8> {
         let (start, bytes) = self.window_at(offset)?;
-        bytes.get((offset - start) as usize).copied()
+        bytes.get(offset.checked_sub(start)? as usize).copied()
     }
 
     /// Whether `offset` lies between two messages of a JSON stream, or at its first byte
@@ -158,18 +159,18 @@ impl Lookup<'_> {
             || offset == state.retained
             || offset == state.tail
             || offset == self.stream.visible.tail
-            || self.byte_at(offset - 1) == Some(b'\n')
+            || self.byte_at(offset.saturating_sub(1)) == Some(b'\n')
     }
 
     /// The last message boundary (an offset after an LF) in `(from, limit]`.
     pub(super) fn boundary_at_or_before(&self, from: u64, limit: u64) -> Option<u64> {
         let mut end = limit.min(self.stream.history.end());
         while end > from {
-            let (start, bytes) = self.window_at(end - 1)?;
+            let (start, bytes) = self.window_at(end.saturating_sub(1))?;
             let low = from.max(start);
-            let window = bytes.get((low - start) as usize..(end - start) as usize)?;
+            let window = part(start, &bytes, low, end)?;
             if let Some(at) = memchr::memrchr(b'\n', window) {
-                return Some(low + at as u64 + 1);
+                return Some(low.saturating_add(at as u64).saturating_add(1));
             }
             end = low;
         }
@@ -182,13 +183,25 @@ impl Lookup<'_> {
         let end = end.min(self.stream.history.end());
         while at < end {
             let (start, bytes) = self.window_at(at)?;
-            let high = end.min(start + bytes.len() as u64);
-            let window = bytes.get((at - start) as usize..(high - start) as usize)?;
+            let high = end.min(end_of(start, &bytes));
+            let window = part(start, &bytes, at, high)?;
             if let Some(found) = memchr::memchr(b'\n', window) {
-                return Some(at + found as u64 + 1);
+                return Some(at.saturating_add(found as u64).saturating_add(1));
             }
             at = high;
         }
         None
     }
+}
+
+/// The offset after the last of `bytes`, the first of which is at `start`.
+fn end_of(start: u64, bytes: &[u8]) -> u64 {
+    start.saturating_add(bytes.len() as u64)
+}
+
+/// The part in `[from, to)` of `bytes`, the first of which is at `start`; `None` if not all of it is
+/// among them.
+fn part(start: u64, bytes: &[u8], from: u64, to: u64) -> Option<&[u8]> {
+    let (from, to) = (from.checked_sub(start)?, to.checked_sub(start)?);
+    bytes.get(from as usize..to as usize)
 }

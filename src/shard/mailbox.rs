@@ -153,7 +153,7 @@ impl Desk {
         if outstanding.get() >= self.outstanding_max {
             return Err(Refusal::MailboxFull);
         }
-        outstanding.set(outstanding.get() + 1);
+        outstanding.set(outstanding.get().saturating_add(1));
         let slot = self
             .slots
             .borrow_mut()

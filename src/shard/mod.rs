@@ -5,6 +5,19 @@
 //! operation carries it out, named as in `protocol` (which decides) and
 //! `http` (which translates). What crosses cores is in [`request`].
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::todo,
+        clippy::unreachable,
+        clippy::unwrap_used,
+    )
+)]
+
 mod append;
 mod bootstrap;
 pub mod checkpoint;

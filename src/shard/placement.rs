@@ -35,6 +35,10 @@ impl Placement {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
         let mixed = (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        #[expect(
+            clippy::arithmetic_side_effects,
+            reason = "a product of two 64-bit numbers has 128 bits"
+        )]
         let spread = (u128::from(mixed) * self.shards as u128) >> 64;
         // Below `shards` by construction.
         spread as usize

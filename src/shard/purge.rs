@@ -53,7 +53,7 @@ impl Shard {
                     continue;
                 }
                 if stream.staged.soft_deleted && stream.staged.has_forks() {
-                    inherited_bytes += stream.own_bytes();
+                    inherited_bytes = stream.own_bytes().saturating_add(inherited_bytes);
                 } else if slots.len() < SLICE_STREAMS {
                     slots.push(slot);
                 }

@@ -105,7 +105,7 @@ impl Shard {
                 let mut end = cut(stream, &look, start, bytes_max, request.surface);
                 let is_last = extent.closed && end == extent.tail;
                 if kind == Kind::Text && !is_last {
-                    end -= incomplete_character(&look, start, end);
+                    end = end.saturating_sub(incomplete_character(&look, start, end));
                 }
                 Ok(EventReply {
                     window: Window {
@@ -116,7 +116,7 @@ impl Shard {
                     },
                     after_cr: kind == Kind::Text
                         && start > extent.retained
-                        && look.byte_at(start - 1) == Some(b'\r'),
+                        && look.byte_at(start.saturating_sub(1)) == Some(b'\r'),
                     runs: stream.runs(start, end, &tables.held),
                 })
             },
@@ -187,5 +187,5 @@ fn cut(stream: &Stream, look: &Lookup<'_>, start: u64, bytes_max: u64, surface: 
 fn incomplete_character(look: &Lookup<'_>, start: u64, end: u64) -> u64 {
     let from = end.saturating_sub(4).max(start);
     let last: Vec<u8> = (from..end).filter_map(|at| look.byte_at(at)).collect();
-    (last.len() - sse::whole_characters(&last)) as u64
+    last.len().saturating_sub(sse::whole_characters(&last)) as u64
 }

@@ -395,7 +395,7 @@ impl<'a> Record<'a> {
             APPEND => Record::Append {
                 incarnation,
                 at_ms: reader.u64()?,
-                start: reader.u64()?,
+                start: reader.offset()?,
                 close: reader.bool()?,
                 producer: reader.option(|reader| {
                     Some(ProducerWrite {
@@ -415,12 +415,12 @@ impl<'a> Record<'a> {
             RETAIN => Record::Retain {
                 incarnation,
                 at_ms: reader.u64()?,
-                offset: reader.u64()?,
+                offset: reader.offset()?,
             },
             PUBLISH => Record::Publish {
                 incarnation,
                 at_ms: reader.u64()?,
-                offset: reader.u64()?,
+                offset: reader.offset()?,
                 digest: reader.digest()?,
                 content_type: reader.content_type()?,
                 body: reader.blob()?,
@@ -434,7 +434,7 @@ impl<'a> Record<'a> {
             COMMIT_PARTS => Record::CommitParts {
                 incarnation,
                 at_ms: reader.u64()?,
-                offset: reader.u64()?,
+                offset: reader.offset()?,
                 digest: reader.digest()?,
                 content_type: reader.content_type()?,
                 ids: reader.texts()?,
@@ -447,7 +447,7 @@ impl<'a> Record<'a> {
                 incarnation,
                 fork: Incarnation(reader.u64()?),
                 fork_key: reader.key()?,
-                start: reader.u64()?,
+                start: reader.offset()?,
             },
             RELEASE => Record::Release {
                 incarnation,

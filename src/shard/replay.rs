@@ -220,7 +220,7 @@ impl Tables {
             } => {
                 if let Some(slot) = self.slot_of(incarnation) {
                     let body = self.take_parts(slot, &ids);
-                    let len = body.iter().map(Blob::len).sum();
+                    let len = Blob::len_of(&body);
                     let meta = SnapshotMeta {
                         offset,
                         digest,

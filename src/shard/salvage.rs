@@ -193,7 +193,8 @@ impl Salvage {
             if matches!(record, Record::Delete { soft: false, .. }) {
                 return Ok(true);
             }
-            *self.headless.entry(incarnation).or_default() += 1;
+            let headless = self.headless.entry(incarnation).or_default();
+            *headless = headless.saturating_add(1);
             return Ok(false);
         };
         let tail = stream.staged.tail;
@@ -214,7 +215,7 @@ impl Salvage {
             // No append follows one that is left out, even if it starts at the tail.
             if !fits || matches!(record, Record::Append { .. }) {
                 broken.reached = broken.reached.max(reaches);
-                broken.records += 1;
+                broken.records = broken.records.saturating_add(1);
                 return Ok(false);
             }
         } else if !fits {

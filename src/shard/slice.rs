@@ -45,18 +45,20 @@ pub(super) struct Slice {
 impl Shard {
     pub(super) fn begin_slice(&self, from: usize) -> Slice {
         let capacity = self.tables.borrow().streams.capacity();
-        let (mut flushes, mut blobs, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let (mut flushes, mut blobs, mut bytes) = (Vec::new(), Vec::new(), 0u64);
         let mut end = from;
-        while end < capacity && end < from + SLICE_STREAMS && bytes < SLICE_BYTES {
+        let last = from.saturating_add(SLICE_STREAMS).min(capacity);
+        while end < last && bytes < SLICE_BYTES {
             if let Some(flush) = self.begin_flush(end, false) {
-                bytes += flush.len();
+                bytes = bytes.saturating_add(flush.len());
                 flushes.push(flush);
             }
             let before = blobs.len();
             self.begin_blob_flush(end, &mut blobs);
             let new = blobs.get(before..).unwrap_or_default();
-            bytes += new.iter().map(|blob| blob.bytes.len() as u64).sum::<u64>();
-            end += 1;
+            let new: u64 = new.iter().map(|blob| blob.bytes.len() as u64).sum();
+            bytes = bytes.saturating_add(new);
+            end = end.saturating_add(1);
         }
         Slice {
             flushes,

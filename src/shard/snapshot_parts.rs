@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Memory charged for a part besides its body, in bytes.
-pub(super) const PART_OVERHEAD_BYTES: u64 = 256;
+const PART_OVERHEAD_BYTES: u64 = 256;
 
 impl Shard {
     /// Stages a part; readers see nothing of it.
@@ -51,7 +51,7 @@ impl Shard {
             (stream.staged.incarnation, stream.changed_in, room)
         };
         let staged = room
-            .and_then(|()| self.check_room(body.memory_bytes() + PART_OVERHEAD_BYTES))
+            .and_then(|()| self.check_room(part_charge(&body)))
             .and_then(|()| {
                 self.stage(&Record::StagePart {
                     incarnation,
@@ -205,11 +205,16 @@ impl Shard {
     }
 }
 
+/// What a stream is charged for a part.
+pub(super) fn part_charge(body: &Blob) -> u64 {
+    body.memory_bytes().saturating_add(PART_OVERHEAD_BYTES)
+}
+
 impl Tables {
     /// Adds a part, live and in replay.
     pub(super) fn insert_part(&mut self, slot: usize, id: Box<str>, body: Blob, at_ms: u64) {
         let len = body.len();
-        let charge = body.memory_bytes() + PART_OVERHEAD_BYTES;
+        let charge = part_charge(&body);
         if let Some(stream) = self.streams.get_mut(slot) {
             let part = StagedPart { len, at_ms };
             stream.staged.rare_mut().parts.insert(id.clone(), part);
@@ -228,7 +233,7 @@ impl Tables {
                 body.extend(blobs.parts.remove(id));
             }
         }
-        self.discharge(slot, ids.len() as u64 * PART_OVERHEAD_BYTES);
+        self.discharge(slot, (ids.len() as u64).saturating_mul(PART_OVERHEAD_BYTES));
         body
     }
 
@@ -250,7 +255,7 @@ impl Tables {
                 stream.staged.rare_mut().parts.remove(id);
                 let blobs = stream.blobs.get_or_insert_default();
                 if let Some(body) = blobs.parts.remove(id) {
-                    freed += body.memory_bytes() + PART_OVERHEAD_BYTES;
+                    freed = part_charge(&body).saturating_add(freed);
                     bodies.push(body);
                 }
             }

@@ -101,6 +101,12 @@ impl Blob {
         }
     }
 
+    /// Bytes in all pieces of a body.
+    pub(super) fn len_of(body: &[Self]) -> u64 {
+        let lens = body.iter().map(Self::len);
+        lens.fold(0, u64::saturating_add)
+    }
+
     /// Whether there is nothing in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -131,8 +131,8 @@ impl Tables {
         let predecessor = self.index.by_key(&self.streams, &stream.staged.key);
         stream.predecessor = predecessor.and_then(|slot| u32::try_from(slot).ok());
         self.share_type(&mut stream);
-        stream.charged = STREAM_OVERHEAD_BYTES + stream.history.memory_bytes();
-        self.memory_bytes += stream.charged;
+        stream.charged = STREAM_OVERHEAD_BYTES.saturating_add(stream.history.memory_bytes());
+        self.memory_bytes = self.memory_bytes.saturating_add(stream.charged);
         if let Some(end_ms) = stream.staged.lifetime.expires_ms(stream.staged.renewed_ms) {
             self.expiries.push(Reverse((end_ms, incarnation)));
         }
@@ -210,8 +210,8 @@ impl Tables {
     /// Charges a stream for `bytes` more.
     pub(super) fn charge(&mut self, slot: usize, bytes: u64) {
         if let Some(stream) = self.streams.get_mut(slot) {
-            stream.charged += bytes;
-            self.memory_bytes += bytes;
+            stream.charged = stream.charged.saturating_add(bytes);
+            self.memory_bytes = self.memory_bytes.saturating_add(bytes);
         }
     }
 
@@ -219,7 +219,7 @@ impl Tables {
     pub(super) fn discharge(&mut self, slot: usize, bytes: u64) {
         if let Some(stream) = self.streams.get_mut(slot) {
             let bytes = bytes.min(stream.charged);
-            stream.charged -= bytes;
+            stream.charged = stream.charged.saturating_sub(bytes);
             self.memory_bytes = self.memory_bytes.saturating_sub(bytes);
         }
     }
@@ -235,7 +235,7 @@ impl Tables {
         let kept_from = stream.staged.kept_from().min(stream.visible.retained);
         let before = stream.history.unflushed();
         let (freed, places) = stream.history.release_before(kept_from);
-        let unflushed = before - stream.history.unflushed();
+        let unflushed = before.saturating_sub(stream.history.unflushed());
         self.unflushed_bytes = self.unflushed_bytes.saturating_sub(unflushed);
         for place in places {
             self.held.release(place);
@@ -246,12 +246,12 @@ impl Tables {
     /// Takes note that `len` bytes were added to a stream's history, and are in memory alone. True
     /// if it has enough for whole blocks now.
     pub(super) fn note_unflushed(&mut self, slot: usize, len: u64) -> bool {
-        self.unflushed_bytes += len;
+        self.unflushed_bytes = self.unflushed_bytes.saturating_add(len);
         let Some(stream) = self.streams.get(slot) else {
             return false;
         };
         let unflushed = stream.history.unflushed();
-        let is_enough = unflushed >= FLUSH_BYTES && unflushed - len < FLUSH_BYTES;
+        let is_enough = unflushed >= FLUSH_BYTES && unflushed.saturating_sub(len) < FLUSH_BYTES;
         if is_enough {
             self.flushable.push_back((slot, stream.staged.incarnation));
         }

@@ -140,6 +140,12 @@ impl<'a> Reader<'a> {
         Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
     }
 
+    /// An offset, or a length, in bytes: below 2^62, beyond which no stream reaches, so that sums of
+    /// a few do not overflow.
+    pub(in crate::shard) fn offset(&mut self) -> Option<u64> {
+        self.u64().filter(|offset| *offset < 1 << 62)
+    }
+
     pub(in crate::shard) fn text(&mut self) -> Option<&'a str> {
         let len = usize::try_from(self.u32()?).ok()?;
         std::str::from_utf8(self.take(len)?).ok()
@@ -170,7 +176,7 @@ impl<'a> Reader<'a> {
             0 => Some(BlobRecord::Inline(self.rest())),
             1 => Some(BlobRecord::File {
                 id: BlobId(self.take(16)?.try_into().ok()?),
-                len: self.u64()?,
+                len: self.offset()?,
             }),
             2 => Some(BlobRecord::Block(self.place()?)),
             _ => None,
@@ -215,8 +221,8 @@ impl<'a> Reader<'a> {
         Some(ForkOrigin {
             source: self.key()?,
             incarnation: Incarnation(self.u64()?),
-            start: self.u64()?,
-            offset: self.u64()?,
+            start: self.offset()?,
+            offset: self.offset()?,
             requested: self.option(Reader::u64)?,
             sub_offset: self.u64()?,
         })

@@ -151,3 +151,57 @@ fn damaged_records_are_errors_or_what_somebody_could_have_written() {
     trailing.push(0);
     assert!(Record::decode(&trailing).is_err());
 }
+
+#[test]
+fn offsets_and_lengths_that_nothing_reaches_are_malformed() {
+    const FAR: u64 = 1 << 62;
+    let incarnation = Incarnation(77);
+    let file = |len| Record::StagePart {
+        incarnation,
+        at_ms: 1,
+        id: "p".into(),
+        body: BlobRecord::File {
+            id: BlobId([7; 16]),
+            len,
+        },
+    };
+    let retain = |offset| Record::Retain {
+        incarnation,
+        at_ms: 1,
+        offset,
+    };
+    let append = |start| Record::Append {
+        incarnation,
+        at_ms: 1,
+        start,
+        close: false,
+        producer: None,
+        seq: None,
+        body: b"hello",
+    };
+    let fork = |offset| Record::Create {
+        incarnation,
+        at_ms: 1,
+        key: StreamKey::restored("demo/b"),
+        content_type: ContentType::parse(b"text/plain").unwrap(),
+        lifetime: Lifetime::Unlimited,
+        closed: false,
+        origin: Some(ForkOrigin {
+            source: StreamKey::restored("demo/a"),
+            incarnation: Incarnation(3),
+            start: 0,
+            offset,
+            requested: None,
+            sub_offset: 0,
+        }),
+        // Its end would be beyond 64 bits.
+        body: b"hello",
+    };
+    let all: [&dyn Fn(u64) -> Record<'static>; 4] = [&file, &retain, &append, &fork];
+    for record in all {
+        assert!(Record::decode(&bytes_of(&record(FAR - 1))).is_ok());
+        for far in [FAR, u64::MAX] {
+            assert!(Record::decode(&bytes_of(&record(far))).is_err(), "{far}");
+        }
+    }
+}

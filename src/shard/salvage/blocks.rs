@@ -114,7 +114,7 @@ fn plan(
     let passed = blocks
         .iter()
         .rposition(|block| is_lost(block) && block.end() <= retained);
-    let keep = passed.map_or(0, |index| index + 1);
+    let keep = passed.map_or(0, |index| index.saturating_add(1));
     let gone = passed
         .and_then(|index| blocks.get(index))
         .map_or(0, Block::end);
