@@ -353,7 +353,7 @@ async fn profiles(process: &Process, reset: bool) -> Option<Vec<Arc<Profile>>> {
         if copies.is_some() {
             return copies;
         }
-        waited += PROFILE_POLL;
+        waited = waited.saturating_add(PROFILE_POLL);
         if waited >= PROFILE_PATIENCE {
             return None;
         }
@@ -439,9 +439,9 @@ async fn purge(
             else {
                 return Err(Refusal::Internal);
             };
-            total += streams;
+            total = streams.saturating_add(total);
             if streams == 0 {
-                inherited_bytes += kept;
+                inherited_bytes = kept.saturating_add(inherited_bytes);
                 break;
             }
         }

@@ -12,6 +12,7 @@
 //!   Whether the *machine* can serve it is [`doctor`](super::doctor)'s to say.
 
 use std::{
+    collections::HashMap,
     ffi::OsString,
     fmt,
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -137,8 +138,8 @@ pub struct Typed {
 pub struct Resolved {
     /// The effective values.
     pub config: Config,
-    /// One for each of [`SETTINGS`], in its order.
-    sources: Vec<Source>,
+    /// By the name of the setting; those that are not here are [`Source::Default`].
+    sources: HashMap<&'static str, Source>,
 }
 
 /// Settles the effective configuration from the flags typed, the environment and the file.
@@ -155,7 +156,7 @@ pub fn resolve(
     layers.extend(flags);
 
     let mut config = Config::default();
-    let mut sources = vec![Source::Default; SETTINGS.len()];
+    let mut sources = HashMap::new();
     for typed in layers {
         typed
             .setting
@@ -166,7 +167,7 @@ pub fn resolve(
                 wanted,
                 source: typed.source.clone(),
             })?;
-        sources[typed.setting.index()] = typed.source;
+        sources.insert(typed.setting.name, typed.source);
     }
     let resolved = Resolved { config, sources }.with_a_shard_for_each_core_named();
     resolved.check()?;
@@ -211,7 +212,7 @@ impl Resolved {
     /// Where the setting of that name got its value; `None` if there is no such setting.
     pub fn source(&self, name: &str) -> Option<&Source> {
         let setting = SETTINGS.iter().find(|setting| setting.name == name)?;
-        Some(&self.sources[setting.index()])
+        Some(self.sources.get(setting.name).unwrap_or(&Source::Default))
     }
 
     /// Who lists cores and no number of shards wants one on each.

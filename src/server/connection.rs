@@ -430,7 +430,7 @@ impl Client {
                     self.flush().await?;
                     let limits = &self.core.limits;
                     let now_ns = self.core.clock.monotonic_ns();
-                    let spent_ns = now_ns - *waiting_since_ns.get_or_insert(now_ns);
+                    let spent_ns = now_ns.saturating_sub(*waiting_since_ns.get_or_insert(now_ns));
                     let left = limits
                         .body_total_timeout
                         .saturating_sub(Duration::from_nanos(spent_ns));
@@ -546,7 +546,7 @@ impl Client {
                     Box::pin(self.write_file(file, start, end)).await?;
                 }
                 Piece::Shared(piece) => {
-                    if piece.len() + self.out.len() <= OUTPUT_BYTES {
+                    if piece.len().saturating_add(self.out.len()) <= OUTPUT_BYTES {
                         self.out.extend_from_slice(&piece);
                     } else {
                         self.flush().await?;
@@ -580,7 +580,7 @@ impl Client {
             }
             return Ok(());
         }
-        if block.len() + self.out.len() <= OUTPUT_BYTES {
+        if block.len().saturating_add(self.out.len()) <= OUTPUT_BYTES {
             self.out.extend_from_slice(&block);
             return Ok(());
         }
@@ -626,7 +626,7 @@ impl Client {
 
     /// Counts what was done without a wait; after a full share others get their turn.
     async fn took(&mut self, share: u32) {
-        self.served += share;
+        self.served = self.served.saturating_add(share);
         if self.served >= REQUESTS_PER_TURN {
             self.served = 0;
             self.core.turnstile.pass().await;

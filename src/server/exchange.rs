@@ -390,7 +390,7 @@ impl FilePieces {
             return Ok(false);
         }
         let read = self.reader.read(self.at, self.end, PIECE_BYTES, piece);
-        self.at += read.await.map_err(failed_read)?;
+        self.at = read.await.map_err(failed_read)?.saturating_add(self.at);
         Ok(true)
     }
 }

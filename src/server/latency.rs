@@ -267,6 +267,7 @@ impl<F: Future + Unpin> Future for Scope<'_, F> {
 
 /// The status of an answer, from its head; 0 if this is none.
 fn status_of(head: &[u8]) -> u16 {
+    #[expect(clippy::arithmetic_side_effects, reason = "three digits")]
     match head.get(8..12) {
         Some(&[b' ', a @ b'1'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9']) => [a, b, c]
             .iter()

@@ -94,7 +94,8 @@ fn run(config: Config) -> Result<(), StartError> {
         reshard::reshard(&mut data_dir, &config, shards)?;
     }
     let first_block = data_dir.manifest().incarnation_blocks;
-    data_dir.update(|manifest| manifest.incarnation_blocks += u64::from(shards))?;
+    let blocks = first_block.saturating_add(u64::from(shards));
+    data_dir.update(|manifest| manifest.incarnation_blocks = blocks)?;
     let layout = data_dir.layout();
     let options = (0..shards)
         .map(|shard| options(&config, &data_dir, &layout, shard))
@@ -221,8 +222,8 @@ fn announce(process: &Process, recovered: &Mutex<Vec<Recovered>>, took: Duration
     let (mut streams, mut records) = (0, 0);
     if let Ok(recovered) = recovered.lock() {
         for shard in recovered.iter() {
-            streams += shard.streams;
-            records += shard.report.records;
+            streams = shard.streams.saturating_add(streams);
+            records = shard.report.records.saturating_add(records);
             log_recovery(&shard.report);
         }
     }

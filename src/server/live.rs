@@ -364,7 +364,8 @@ impl EventStream {
             push(chunked, &[&event.text, &text], out);
         } else {
             if chunked {
-                encode::chunk_start(out, (event.text.len() + text.len()) as u64);
+                let len = event.text.len().saturating_add(text.len());
+                encode::chunk_start(out, len as u64);
             }
             socket.write_all(out, timeout).await?;
             socket.write_all(&event.text, timeout).await?;
@@ -462,7 +463,10 @@ impl EventStream {
             return Woken::Ending;
         }
         // A deadline may be noticed two sweeps late; the heartbeat is a promise.
-        let heartbeat = core.limits.sse_heartbeat.saturating_sub(SWEEP_INTERVAL * 3);
+        let heartbeat = core
+            .limits
+            .sse_heartbeat
+            .saturating_sub(SWEEP_INTERVAL.saturating_mul(3));
         socket.seat.set_timeout(heartbeat.min(left));
         poll_fn(|cx| {
             match self.reader.reader.poll_changed(seen, cx.waker()) {

@@ -8,6 +8,18 @@
 //! long they can keep it from others; [`admin`] serves the operator; [`backup`]
 //! copies a data directory while it does.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::todo,
+        clippy::unreachable,
+        clippy::unwrap_used,
+    )
+)]
 #![forbid(unsafe_code)]
 
 pub mod admin;

@@ -320,9 +320,9 @@ impl Ground {
         restore: &mut Restore<'_>,
         found: &mut Found,
     ) -> Result<Damage, StartError> {
-        let mut entries = 0;
+        let mut entries = 0u64;
         let damage = salvage_checkpoint(disk, identity, current, |entry| {
-            entries += 1;
+            entries = entries.saturating_add(1);
             restore.entry(entry).map_err(Into::into)
         })
         .await?;

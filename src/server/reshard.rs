@@ -91,7 +91,8 @@ pub fn rewrite(
     })?;
     data_dir.switch_layout(&new)?;
     // The copy has written in this epoch; what is served from now on is another.
-    data_dir.update(|manifest| manifest.boot_epoch += 1)?;
+    let epoch = data_dir.manifest().boot_epoch.saturating_add(1);
+    data_dir.update(|manifest| manifest.boot_epoch = epoch)?;
     Ok(())
 }
 

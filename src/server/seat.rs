@@ -93,7 +93,7 @@ impl Seats {
 
     /// One sweep: time moves on, and whose time is up is woken.
     pub fn sweep(&self) {
-        let now = self.now.get() + 1;
+        let now = self.now.get().saturating_add(1);
         self.now.set(now);
         self.wake(|place| place.deadline <= now);
     }
@@ -125,9 +125,14 @@ impl Seats {
 impl Seat {
     /// Sets the deadline, `timeout` from now, up to half a second late.
     pub fn set_timeout(&self, timeout: Duration) {
-        let sweeps = timeout.as_millis() / SWEEP_INTERVAL.as_millis();
-        let sweeps = u64::try_from(sweeps).unwrap_or(NEVER / 2);
-        let deadline = self.seats.now.get() + sweeps + 1;
+        const SWEEP_MS: u128 = SWEEP_INTERVAL.as_millis();
+        let sweeps = u64::try_from(timeout.as_millis() / SWEEP_MS).unwrap_or(NEVER / 2);
+        let deadline = self
+            .seats
+            .now
+            .get()
+            .saturating_add(sweeps)
+            .saturating_add(1);
         if let Some(place) = self.seats.taken.borrow_mut().get_mut(self.index) {
             place.deadline = deadline;
         }
@@ -137,7 +142,7 @@ impl Seat {
     pub fn received(&self, bytes: usize) {
         if self.is_counted {
             let count = &self.seats.received_bytes;
-            count.set(count.get() + bytes as u64);
+            count.set(count.get().saturating_add(bytes as u64));
         }
     }
 
@@ -145,7 +150,7 @@ impl Seat {
     pub fn sent(&self, bytes: usize) {
         if self.is_counted {
             let count = &self.seats.sent_bytes;
-            count.set(count.get() + bytes as u64);
+            count.set(count.get().saturating_add(bytes as u64));
         }
     }
 

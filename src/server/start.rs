@@ -175,7 +175,7 @@ pub(super) async fn recover_core(
     let disk = GlommioDisk::new(&dir)
         .await
         .map_err(StorageError::io("probe", &dir))?;
-    let block = process.first_block + id as u64;
+    let block = process.first_block.saturating_add(id as u64);
     let allocator = Allocator::new(process.secret, block);
     let tables = Tables::new(allocator, process.graveyard.clone());
     let identity = Identity::of(&process.layout, shard_number, options.journal_id);
@@ -283,7 +283,7 @@ fn build(
 ) -> Rc<Core> {
     let limits = process.config.limits.clone();
     let shards = process.config.shards.max(1);
-    let share = |total: u64| total / shards as u64;
+    let share = |total: u64| total.checked_div(shards as u64).unwrap_or(total);
     let hub = Rc::new(Hub::default());
     let desk = Desk::new(id, process.post.clone(), limits.mailbox_requests_max);
     let placement = Placement::new(process.secret, shards);
@@ -337,7 +337,7 @@ fn build(
             share(limits.body_memory_bytes_max).max(limits.request_bytes_max.saturating_mul(2)),
         ),
         unsent: Budget::new(share(UNSENT_BYTES_MAX)),
-        live_reads_max: limits.live_reads_max / shards,
+        live_reads_max: limits.live_reads_max.checked_div(shards).unwrap_or(0),
         blobs,
         blocks,
         limits,

@@ -209,7 +209,7 @@ impl ReadAhead {
         let mut charge = core.unsent.charge();
         ahead.depth = ahead.depth.min(ahead.plan.len()).max(1);
         while charge
-            .set((ahead.depth * DISK_IO_BYTES_MAX) as u64)
+            .set(ahead.depth.saturating_mul(DISK_IO_BYTES_MAX) as u64)
             .is_err()
         {
             if ahead.depth == 1 {

@@ -36,7 +36,10 @@ impl BadBlock {
     /// What is wrong and where, in words, but for whose it is.
     #[must_use]
     pub fn describe(&self) -> String {
-        let (start, end) = (self.key.start, self.key.start + u64::from(self.place.len));
+        let (start, end) = (
+            self.key.start,
+            self.key.start.saturating_add(u64::from(self.place.len)),
+        );
         let offset = self.place.offset;
         match (self.key.kind, &self.what) {
             (_, StorageError::DamagedBlock { .. }) => self.what.to_string(),
@@ -98,9 +101,8 @@ impl<D: Disk> Verifier<D> {
                     let (mut at, mut piece) = (0, Vec::new());
                     while at < file.len {
                         piece.clear();
-                        at += reader
-                            .read(at, file.len, DISK_IO_BYTES_MAX, &mut piece)
-                            .await?;
+                        let read = reader.read(at, file.len, DISK_IO_BYTES_MAX, &mut piece);
+                        at = read.await?.saturating_add(at);
                         digester.update(&piece);
                     }
                 }

@@ -290,7 +290,7 @@ fn spawn_timers(
             while core.shard.sweep_expired() {
                 future::yield_now().await;
             }
-            sweeps += 1;
+            sweeps = sweeps.saturating_add(1);
             if sweeps.is_multiple_of(240) {
                 parts_from = parts_from.or(Some(0));
             }
@@ -403,7 +403,7 @@ async fn accept(process: &Arc<Process>, core: &Rc<Core>, listener: &TcpListener)
                 Timer::new(ACCEPT_PAUSE).await;
             }
         }
-        in_a_row += 1;
+        in_a_row = ACCEPTS_PER_TURN.min(in_a_row).saturating_add(1);
         if in_a_row >= ACCEPTS_PER_TURN {
             in_a_row = 0;
             future::yield_now().await;

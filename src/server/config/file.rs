@@ -20,7 +20,13 @@ pub fn read(path: &Path) -> Result<Vec<Typed>, ConfigError> {
 }
 
 fn parse(text: &str, path: &Path) -> Result<Vec<Typed>, ConfigError> {
-    let line_of = |offset: usize| 1 + text.bytes().take(offset).filter(|&b| b == b'\n').count();
+    let line_of = |offset: usize| {
+        let before = text.bytes().take(offset);
+        before
+            .filter(|&byte| byte == b'\n')
+            .count()
+            .saturating_add(1)
+    };
     let table = DeTable::parse(text).map_err(|error| ConfigError::FileSyntax {
         path: path.to_owned(),
         line: line_of(error.span().map_or(0, |span| span.start)),

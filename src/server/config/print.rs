@@ -14,7 +14,7 @@ impl Resolved {
             "# The effective configuration of `thalweg serve`: read it back with --config FILE.\n",
         );
         let mut group = None;
-        for (setting, source) in SETTINGS.iter().zip(&self.sources) {
+        for setting in SETTINGS.iter() {
             if group != Some(setting.group) {
                 out.push_str(match setting.group {
                     Group::Server => "\n# == Server ==\n",
@@ -22,9 +22,9 @@ impl Resolved {
                 });
                 group = Some(setting.group);
             }
-            let source = match source {
-                Source::Default => String::from("default"),
-                set => format!("set by {set}"),
+            let source = match self.source(setting.name) {
+                None | Some(Source::Default) => String::from("default"),
+                Some(set) => format!("set by {set}"),
             };
             out.push_str(&format!(
                 "\n# {} [{}; {source}]\n",

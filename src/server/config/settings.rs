@@ -71,14 +71,6 @@ impl Setting {
         )
     }
 
-    /// Its place in [`SETTINGS`].
-    pub fn index(&self) -> usize {
-        let place = SETTINGS
-            .iter()
-            .position(|setting| setting.name == self.name);
-        place.expect("every Setting is a row of the table")
-    }
-
     /// Sets it from text.
     ///
     /// # Errors

@@ -45,7 +45,9 @@ pub fn connections_that_fit(config: &Config, files: Option<u64>) -> u64 {
 }
 
 fn files_without_clients(config: &Config) -> u64 {
-    config.shards as u64 * FILES_PER_SHARD + FILES_BESIDES
+    (config.shards as u64)
+        .saturating_mul(FILES_PER_SHARD)
+        .saturating_add(FILES_BESIDES)
 }
 
 fn ok(check: &'static str, detail: String) -> Finding {
@@ -83,7 +85,7 @@ fn open_files(config: &Config, machine: &Machine) -> Finding {
     let Some(limit) = machine.files else {
         return ok(check, String::from("no limit on open files"));
     };
-    let all = besides + wanted;
+    let all = besides.saturating_add(wanted);
     let remedy = format!(
         "shell, as root: ulimit -n {all}\n\
          systemd: LimitNOFILE={all}\n\
@@ -153,17 +155,20 @@ fn cores(config: &Config, machine: &Machine) -> Finding {
 
 /// Core numbers as ranges: `0-3, 8`.
 fn list(cores: &[usize]) -> String {
-    let runs = cores.chunk_by(|a, b| a + 1 == *b).map(|run| match run {
-        [only] => only.to_string(),
-        run => format!("{}-{}", run[0], run[run.len() - 1]),
+    let follow = |a: &usize, b: &usize| a.checked_add(1) == Some(*b);
+    let runs = cores.chunk_by(follow).filter_map(|run| match run {
+        [] => None,
+        [only] => Some(only.to_string()),
+        [first, .., last] => Some(format!("{first}-{last}")),
     });
     runs.collect::<Vec<_>>().join(", ")
 }
 
 fn memory(config: &Config, machine: &Machine) -> Finding {
+    const TWO_MIB: u64 = 2 * MIB as u64;
     let check = "memory";
     let limits = &config.limits;
-    let executors = config.shards as u64 * config.io_memory_bytes as u64;
+    let executors = (config.shards as u64).saturating_mul(config.io_memory_bytes as u64);
     let budgets = limits
         .memory_bytes_max
         .saturating_add(limits.body_memory_bytes_max)
@@ -177,10 +182,7 @@ fn memory(config: &Config, machine: &Machine) -> Finding {
                 size(budgets),
                 size(have)
             ),
-            format!(
-                "--memory-bytes-max {}MiB, or more memory",
-                have / 2 / MIB as u64
-            ),
+            format!("--memory-bytes-max {}MiB, or more memory", have / TWO_MIB),
         ),
         Some(have) => ok(
             check,
@@ -204,7 +206,7 @@ fn shares(config: &Config) -> Option<Finding> {
         .filter(|(_, budget)| *budget < needed)
         .collect();
     let (name, budget) = *small.first()?;
-    let share = size(budget / config.shards as u64);
+    let share = size(budget.checked_div(config.shards as u64).unwrap_or(budget));
     let remedies = small
         .iter()
         .map(|(name, _)| format!("--{name} {}MiB", needed.div_ceil(MIB as u64)));

@@ -274,7 +274,8 @@ impl ProbeFile {
             .open(&self.path)?;
         let mut memory = [0xA5; 2 * DISK_ALIGN];
         let start = memory.as_ptr().align_offset(DISK_ALIGN);
-        let block = &mut memory[start..start + DISK_ALIGN];
+        let (_, rest) = memory.split_at_mut(start);
+        let (block, _) = rest.split_at_mut(DISK_ALIGN);
         file.write_all_at(block, 0)?;
         file.sync_data()?;
         block.fill(0);

@@ -256,9 +256,9 @@ fn live_bytes(tables: &Tables) -> u64 {
     streams
         .map(|stream| {
             let inline = stream.all_blobs().map(Blob::memory_bytes);
-            stream.history.unflushed() + inline.sum::<u64>()
+            inline.fold(stream.history.unflushed(), u64::saturating_add)
         })
-        .sum()
+        .fold(0, u64::saturating_add)
 }
 
 /// Bytes in segments that clients could still read.
@@ -309,7 +309,7 @@ async fn gather_segments(
     for place in places.flat_map(Stream::places) {
         let (end, live) = named.entry(place.segment).or_default();
         *end = place.end().max(*end);
-        *live += place.bytes();
+        *live = live.saturating_add(place.bytes());
     }
     let mut segments = SegmentsReport::default();
     for (id, (end, live_bytes)) in &named {
@@ -331,7 +331,8 @@ async fn gather_segments(
             Ok((present, unknown)) => {
                 for id in present.into_iter().filter(|id| !named.contains_key(id)) {
                     let path = verifier.blocks.path(id);
-                    report.bytes.segment_files += sizes(&path).1;
+                    let taken = &mut report.bytes.segment_files;
+                    *taken = taken.saturating_add(sizes(&path).1);
                     segments.unnamed.push(path);
                 }
                 report.unknown.extend(unknown);
@@ -343,20 +344,24 @@ async fn gather_segments(
     segments.disk_bytes = files.iter().map(|file| file.disk_bytes).sum();
     segments.live_bytes = files.iter().map(|file| file.live_bytes).sum();
     segments.dead_bytes = files.iter().map(|file| file.dead_bytes).sum();
-    report.bytes.segment_files += segments.disk_bytes;
+    let taken = &mut report.bytes.segment_files;
+    *taken = taken.saturating_add(segments.disk_bytes);
     report.segments = segments;
 }
 
 /// Length of a file, and what it takes on disk; zeros if it is not there.
 fn sizes(path: &Path) -> (u64, u64) {
     use std::os::unix::fs::MetadataExt as _;
-    fs::metadata(path).map_or((0, 0), |file| (file.len(), file.blocks() * 512))
+    fs::metadata(path).map_or((0, 0), |file| {
+        (file.len(), file.blocks().saturating_mul(512))
+    })
 }
 
 async fn gather_streams(report: &mut Report, verifier: &Verifier<ReadOnlyDisk>, shards: &[Tables]) {
     for (shard, tables) in (0..).zip(shards) {
         for stream in tables.all_streams() {
-            report.blocks_total += stream.places().count();
+            let blocks = stream.places().count();
+            report.blocks_total = report.blocks_total.saturating_add(blocks);
             check_blocks(report, verifier, stream).await;
             let snapshot = match stream.snapshot() {
                 None => None,
@@ -393,7 +398,10 @@ fn describe(shard: u32, stream: &Stream, snapshot: Option<SnapshotReport>) -> St
         tail: state.tail,
         bytes: stream.own_bytes(),
         blocks: stream.history.blocks().len(),
-        block_bytes: stream.history.flushed_end() - stream.history.start(),
+        block_bytes: stream
+            .history
+            .flushed_end()
+            .saturating_sub(stream.history.start()),
         closed: state.closed,
         soft_deleted: state.soft_deleted,
         lifetime: match state.lifetime {
@@ -475,7 +483,7 @@ async fn gather_blobs(report: &mut Report, store: &BlobStore<ReadOnlyDisk>, shar
     }
     report.blobs = BlobsReport {
         files: named.len(),
-        bytes: named.values().sum(),
+        bytes: named.values().copied().fold(0, u64::saturating_add),
         unnamed: Vec::new(),
     };
     report.bytes.blob_files = report.blobs.bytes;
@@ -487,7 +495,8 @@ async fn gather_blobs(report: &mut Report, store: &BlobStore<ReadOnlyDisk>, shar
             for id in present.into_iter().filter(|id| !named.contains_key(id)) {
                 let path = store.path(id);
                 let len = fs::metadata(&path).map_or(0, |metadata| metadata.len());
-                report.bytes.blob_files += len;
+                let files = &mut report.bytes.blob_files;
+                *files = files.saturating_add(len);
                 report.blobs.unnamed.push(path);
             }
             report.unknown.extend(unknown);
@@ -506,13 +515,18 @@ fn add_up(report: &mut Report) {
     let checkpoints = journals
         .iter()
         .filter_map(|journal| journal.checkpoint.as_ref());
-    let checkpoints = checkpoints.map(|checkpoint| checkpoint.bytes).sum::<u64>();
+    let checkpoints = checkpoints
+        .map(|checkpoint| checkpoint.bytes)
+        .fold(0, u64::saturating_add);
     let bytes = &mut report.bytes;
     bytes.journal_files = files;
     bytes.checkpoints = checkpoints;
-    bytes.live = inline + in_blocks + report.blobs.bytes;
-    bytes.dead = log.saturating_sub(inline)
-        + bytes.segment_files.saturating_sub(in_blocks)
-        + bytes.blob_files.saturating_sub(report.blobs.bytes);
+    bytes.live = inline
+        .saturating_add(in_blocks)
+        .saturating_add(report.blobs.bytes);
+    bytes.dead = log
+        .saturating_sub(inline)
+        .saturating_add(bytes.segment_files.saturating_sub(in_blocks))
+        .saturating_add(bytes.blob_files.saturating_sub(report.blobs.bytes));
     bytes.unused = files.saturating_sub(log);
 }

@@ -39,7 +39,7 @@ impl fmt::Display for Report {
         )?;
         write_segments(f, &self.segments)?;
         let (files, unnamed) = (self.blobs.files, self.blobs.unnamed.len());
-        if files + unnamed > 0 {
+        if files > 0 || unnamed > 0 {
             let size = ByteSize(self.blobs.bytes);
             writeln!(
                 f,
@@ -70,7 +70,7 @@ impl fmt::Display for Report {
 /// A line for all, and one for each that is half dead or more.
 fn write_segments(f: &mut fmt::Formatter<'_>, segments: &SegmentsReport) -> fmt::Result {
     let (files, unnamed) = (segments.files.len(), segments.unnamed.len());
-    if files + unnamed == 0 {
+    if files == 0 && unnamed == 0 {
         return Ok(());
     }
     writeln!(

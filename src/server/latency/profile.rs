@@ -120,14 +120,15 @@ pub struct Totals {
 impl Totals {
     fn add(&mut self, other: &Self) {
         for (mine, theirs) in self.within.iter_mut().zip(other.within) {
-            *mine += theirs;
+            *mine = mine.saturating_add(theirs);
         }
-        self.count += other.count;
-        self.sum_ns += other.sum_ns;
+        self.count = self.count.saturating_add(other.count);
+        self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
     }
 }
 
 impl Times {
+    #[expect(clippy::expect_used, reason = "every test of a profile makes one")]
     fn new() -> Self {
         Self {
             histogram: Histogram::new_with_bounds(1, MEASURED_NS_MAX, DIGITS)
@@ -139,7 +140,7 @@ impl Times {
 
     fn record(&mut self, ns: u64) {
         self.histogram.saturating_record(ns);
-        self.sum_ns += ns;
+        self.sum_ns = self.sum_ns.saturating_add(ns);
     }
 
     fn reset(&mut self) {
@@ -148,11 +149,15 @@ impl Times {
         self.sum_ns = 0;
     }
 
+    #[expect(
+        clippy::expect_used,
+        reason = "all histograms have the bounds of `new`"
+    )]
     fn add(&mut self, other: &Self) {
         self.histogram
             .add(&other.histogram)
             .expect("all histograms have the same bounds");
-        self.sum_ns += other.sum_ns;
+        self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
         self.before.add(&other.before);
     }
 
@@ -160,12 +165,12 @@ impl Times {
     #[must_use]
     pub fn totals(&self) -> Totals {
         let mut totals = self.before.clone();
-        let mut within = BOUNDS_NS.map(|_| 0);
+        let mut within = BOUNDS_NS.map(|_| 0u64);
         for step in self.histogram.iter_recorded() {
             let value_ns = self.histogram.lowest_equivalent(step.value_iterated_to());
             let first = BOUNDS_NS.partition_point(|&bound_ns| bound_ns < value_ns);
             for count in within.iter_mut().skip(first) {
-                *count += step.count_since_last_iteration();
+                *count = count.saturating_add(step.count_since_last_iteration());
             }
         }
         totals.add(&Totals {

@@ -49,6 +49,10 @@ pub fn meanings_json() -> Value {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a mean is not exact anyway")]
+#[expect(
+    clippy::indexing_slicing,
+    reason = "a member that a JSON object lacks is made where it is assigned"
+)]
 fn times_json(times: &Times, detail: Detail) -> Result<Value, String> {
     let histogram = &times.histogram;
     let at = |quantile| micros(histogram.value_at_quantile(quantile));

@@ -37,7 +37,7 @@ impl Shelf {
         if reset {
             self.resets.fetch_add(1, Ordering::Release);
         }
-        self.asked.fetch_add(1, Ordering::AcqRel) + 1
+        self.asked.fetch_add(1, Ordering::AcqRel).saturating_add(1)
     }
 
     /// The copy that answers `ticket`, once it is there.

@@ -76,10 +76,10 @@ impl Slow {
             self.lines.set(0);
         }
         if self.lines.get() >= self.lines_max {
-            self.left_out.set(self.left_out.get() + 1);
+            self.left_out.set(self.left_out.get().saturating_add(1));
             return None;
         }
-        self.lines.set(self.lines.get() + 1);
+        self.lines.set(self.lines.get().saturating_add(1));
         Some(self.left_out.take())
     }
 }

@@ -116,7 +116,7 @@ impl Stopwatch {
     pub fn lap(&mut self, stage: Stage, now_ns: u64) {
         let index = stage as usize;
         if let Some(spent_ns) = self.spent_ns.get_mut(index) {
-            *spent_ns += now_ns.saturating_sub(self.last_ns);
+            *spent_ns = spent_ns.saturating_add(now_ns.saturating_sub(self.last_ns));
         }
         self.last_ns = self.last_ns.max(now_ns);
         self.passed |= 1 << index;
@@ -164,7 +164,9 @@ impl Stopwatch {
     #[must_use]
     pub fn total_ns(&self) -> u64 {
         let [.., wait_ns] = self.spent_ns;
-        self.last_ns - self.started_ns - wait_ns
+        self.last_ns
+            .saturating_sub(self.started_ns)
+            .saturating_sub(wait_ns)
     }
 }
 

@@ -86,7 +86,8 @@ pub fn direct_io(fact: &DataDirFact) -> Finding {
 pub fn free_space(config: &Config, fact: &DataDirFact) -> Finding {
     let check = "disk-space";
     let reserve = config.limits.disk_reserve_bytes;
-    let journals = (config.shards as u64 * JOURNAL_FILES_AT_FIRST)
+    let journals = (config.shards as u64)
+        .saturating_mul(JOURNAL_FILES_AT_FIRST)
         .saturating_mul(config.limits.journal_file_bytes);
     let place = fact.place.display();
     let Some(free) = fact.free_bytes else {
@@ -113,7 +114,7 @@ pub fn free_space(config: &Config, fact: &DataDirFact) -> Finding {
             ),
             format!(
                 "free {}, or set a smaller --disk-reserve-bytes",
-                size(wanted - free)
+                size(wanted.saturating_sub(free))
             ),
         );
     }

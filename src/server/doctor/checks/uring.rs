@@ -98,13 +98,16 @@ pub fn io_uring(machine: &Machine) -> Finding {
 /// and in one region a header, twice as many completion entries of 16 and an index of 4.
 pub fn ring_bytes(depth: usize) -> u64 {
     const HEADER_BYTES: u64 = 384;
-    let depth = depth.next_power_of_two() as u64;
-    pages(depth * 64) + pages(HEADER_BYTES + 2 * depth * 16 + depth * 4)
+    let depth = depth.checked_next_power_of_two().unwrap_or(usize::MAX) as u64;
+    let submissions = depth.saturating_mul(64);
+    let completions = depth.saturating_mul(2 * 16 + 4);
+    pages(submissions).saturating_add(pages(completions.saturating_add(HEADER_BYTES)))
 }
 
 /// Rounded up to whole pages of 4 KiB.
 fn pages(bytes: u64) -> u64 {
-    bytes.next_multiple_of(4 * KIB as u64)
+    const PAGE: u64 = 4 * KIB as u64;
+    bytes.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX)
 }
 
 /// Linux accounts rings to RLIMIT_MEMLOCK before 5.12 and, since it allocates them with
@@ -125,14 +128,19 @@ pub fn kernel_counts_rings(release: &str) -> bool {
 pub fn locked_memory(config: &Config, machine: &Machine) -> Finding {
     let check = "memlock";
     let shards = config.shards as u64;
-    let rings = shards * (RINGS_PER_SHARD * ring_bytes(config.ring_depth) + PROBE_RING_BYTES);
-    let buffers = shards * RINGS_PER_SHARD * pages(config.io_memory_bytes as u64);
+    let rings = ring_bytes(config.ring_depth)
+        .saturating_mul(RINGS_PER_SHARD)
+        .saturating_add(PROBE_RING_BYTES)
+        .saturating_mul(shards);
+    let buffers = pages(config.io_memory_bytes as u64)
+        .saturating_mul(RINGS_PER_SHARD)
+        .saturating_mul(shards);
     let counted = if kernel_counts_rings(&machine.kernel) {
         rings
     } else {
         0
     };
-    let all = rings + buffers;
+    let all = rings.saturating_add(buffers);
     let Some(limit) = machine.memlock_bytes else {
         return ok(check, String::from("no limit on locked memory"));
     };
@@ -162,8 +170,13 @@ pub fn locked_memory(config: &Config, machine: &Machine) -> Finding {
         );
         return fail(check, detail, remedy);
     }
-    if limit < counted + buffers {
-        let spare_each = (limit - counted) / shards / RINGS_PER_SHARD / MIB as u64;
+    let needed = counted.saturating_add(buffers);
+    if limit < needed {
+        let spare = limit.saturating_sub(counted);
+        let in_each_mib = shards
+            .saturating_mul(RINGS_PER_SHARD)
+            .saturating_mul(MIB as u64);
+        let spare_each = spare.checked_div(in_each_mib).unwrap_or(0);
         let smaller = match spare_each {
             0 => String::new(),
             spare => format!("\nor --io-memory-bytes {spare}MiB"),
@@ -171,7 +184,7 @@ pub fn locked_memory(config: &Config, machine: &Machine) -> Finding {
         let detail = format!(
             "RLIMIT_MEMLOCK is {limit_shown}; registering the I/O memory of {shards} executors \
              takes {}: they run without, and direct I/O costs more CPU",
-            size(counted + buffers)
+            size(needed)
         );
         return warn(check, detail, format!("{}{smaller}", raise_memlock(all)));
     }
@@ -179,7 +192,7 @@ pub fn locked_memory(config: &Config, machine: &Machine) -> Finding {
         check,
         format!(
             "RLIMIT_MEMLOCK is {limit_shown}; {} are needed",
-            size(counted + buffers)
+            size(needed)
         ),
     )
 }
@@ -191,7 +204,7 @@ fn raise_memlock(bytes: u64) -> String {
          systemd: LimitMEMLOCK={mib}M\n\
          docker: --ulimit memlock={bytes}:{bytes}\n\
          login sessions: a line `USER - memlock {kib}` in /etc/security/limits.conf",
-        kib = mib * KIB as u64,
-        bytes = mib * MIB as u64,
+        kib = mib.saturating_mul(KIB as u64),
+        bytes = mib.saturating_mul(MIB as u64),
     )
 }
