@@ -175,39 +175,35 @@ fn no_leftover_is_tracked() {
     assert_eq!(stray, "", "leftovers are tracked");
 }
 
-/// Licences that ask for no more than a notice, beside Apache-2.0, which this program is under.
-const LICENSES: [&str; 9] = [
-    "0BSD",
-    "Apache-2.0",
-    "Apache-2.0 WITH LLVM-exception",
-    "BSD-2-Clause",
-    "BSD-3-Clause",
-    "CC0-1.0",
-    "MIT",
-    "Unicode-3.0",
-    "Zlib",
-];
-/// Packages under another licence, and why they may be.
-const LICENSE_EXCEPTIONS: [(&str, &str); 1] = [(
-    "bitmaps",
-    "glommio's; MPL-2.0 asks for the source of its own files alone, and we change none",
-)];
-/// Packages of which the server has more than one version, and who holds one of them back.
-const DUPLICATES: [(&str, &str); 6] = [
-    ("ahash", "glommio 0.9"),
-    ("fastrand", "glommio 0.9, by futures-lite"),
-    ("futures-lite", "glommio 0.9"),
-    ("getrandom", "glommio 0.9, by ahash and nanorand"),
-    ("socket2", "glommio 0.9"),
-    ("winnow", "toml 0.9, whose parser package has gone ahead"),
-];
+/// What may come in with a dependency, as cargo-deny has it too.
+fn policy() -> toml::Table {
+    let text = fs::read_to_string(root().join(".ci/deny.toml")).expect("the policy");
+    text.parse().expect("TOML")
+}
+
+/// The texts, or the crates' names, in one list of the policy.
+fn listed(table: &str, list: &str) -> BTreeSet<String> {
+    let policy = policy();
+    let items = policy[table][list].as_array().expect("a list");
+    let name = |item: &toml::Value| {
+        item.get("crate")
+            .unwrap_or(item)
+            .as_str()
+            .map(str::to_owned)
+    };
+    items
+        .iter()
+        .map(|item| name(item).expect("a name"))
+        .collect()
+}
+
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
 /// A licence expression is met if what we allow satisfies it: one alternative, or all parts.
-fn is_allowed(expression: &str) -> bool {
+fn is_allowed(licenses: &BTreeSet<String>, expression: &str) -> bool {
     // The old separator of alternatives.
     let expression = expression.replace('/', " OR ");
-    let is_allowed_term = |term: &str| LICENSES.contains(&term.trim_matches(['(', ')', ' ']));
+    let is_allowed_term = |term: &str| licenses.contains(term.trim_matches(['(', ')', ' ']));
     // Of the nested expressions only `(a OR b) AND c` is in use.
     expression
         .split(" AND ")
@@ -246,12 +242,20 @@ fn packages(args: &[&str]) -> BTreeSet<(String, String, String)> {
 #[test]
 fn dependencies_come_under_licences_that_we_can_keep() {
     let found = packages(&["--workspace", "--edges=normal,build,dev"]);
+    let (licenses, exceptions) = (
+        listed("licenses", "allow"),
+        listed("licenses", "exceptions"),
+    );
     for (name, _, license) in &found {
-        let excepted = LICENSE_EXCEPTIONS.iter().any(|(known, _)| known == name);
-        assert_ne!(is_allowed(license), excepted, "{name} is under {license:?}");
+        let is_allowed = is_allowed(&licenses, license);
+        assert_ne!(
+            is_allowed,
+            exceptions.contains(name),
+            "{name} is under {license:?}"
+        );
     }
-    for (name, _) in LICENSE_EXCEPTIONS {
-        let needed = found.iter().any(|(found, ..)| found == name);
+    for name in exceptions {
+        let needed = found.iter().any(|(found, ..)| *found == name);
         assert!(needed, "{name} needs no exception");
     }
 }
@@ -262,8 +266,9 @@ fn the_server_has_one_version_of_each_dependency() {
     for (name, version, _) in packages(&["--edges=normal,no-proc-macro"]) {
         versions.entry(name).or_default().push(version);
     }
+    let duplicates = listed("bans", "skip");
     for (name, versions) in &versions {
-        let excepted = DUPLICATES.iter().any(|(known, _)| known == name);
+        let excepted = duplicates.contains(name);
         assert_eq!(versions.len() > 1, excepted, "{name} in {versions:?}");
     }
 }
