@@ -124,6 +124,29 @@ fn glommio_and_unsafe_code_stay_where_they_belong() {
 }
 
 #[test]
+fn every_layer_denies_what_panics() {
+    for layer in LAYERS {
+        let text = fs::read_to_string(root().join(format!("src/{layer}/mod.rs"))).expect("a head");
+        let lints = [
+            "arithmetic_side_effects",
+            "expect_used",
+            "indexing_slicing",
+            "panic",
+            "todo",
+            "unreachable",
+            "unwrap_used",
+        ];
+        let (head, _) = text.split_once("mod ").expect("modules");
+        for lint in lints {
+            // Why json goes without it is said there.
+            let excepted = (layer, lint) == ("json", "arithmetic_side_effects");
+            let denied = head.contains(&format!("clippy::{lint},"));
+            assert!(denied || excepted, "src/{layer}/mod.rs: {lint}");
+        }
+    }
+}
+
+#[test]
 fn the_load_generator_shares_no_code_with_the_server() {
     let manifest = fs::read_to_string(root().join("loadgen/Cargo.toml")).expect("its manifest");
     assert!(
