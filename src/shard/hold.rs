@@ -52,7 +52,9 @@ impl Hold {
     /// Begins a hold and closes the gate; its number. `None` if there is one already.
     #[must_use]
     pub fn begin(&self) -> Option<u64> {
-        let number = self.count.fetch_add(1, Ordering::SeqCst) + 1;
+        let before = self.count.fetch_add(1, Ordering::SeqCst);
+        // 0 means that there is none.
+        let number = before.wrapping_add(1).max(1);
         let free = self
             .number
             .compare_exchange(0, number, Ordering::SeqCst, Ordering::SeqCst);

@@ -54,7 +54,7 @@ pub(super) fn copy(
     let mut hasher = blake3::Hasher::new();
     let mut at = 0;
     while at < source.len {
-        let want = (source.len - at).min(DISK_IO_BYTES_MAX as u64) as usize;
+        let want = source.len.saturating_sub(at).min(DISK_IO_BYTES_MAX as u64) as usize;
         let mut piece = if at < way.until {
             source.read(at, want)?
         } else {
@@ -74,9 +74,9 @@ pub(super) fn copy(
                 let written = target.write_all_at(part, write_at);
                 written.map_err(BackupError::io("write", to))?;
             }
-            write_at += part.len() as u64;
+            write_at = write_at.saturating_add(part.len() as u64);
         }
-        at += piece.len() as u64;
+        at = at.saturating_add(piece.len() as u64);
         on_piece(piece.len() as u64)?;
     }
     target.set_len(at).map_err(BackupError::io("write", to))?;
@@ -95,13 +95,13 @@ pub(super) fn digest(
     let mut hasher = blake3::Hasher::new();
     let mut at = 0;
     while at < source.len {
-        let want = (source.len - at).min(DISK_IO_BYTES_MAX as u64) as usize;
+        let want = source.len.saturating_sub(at).min(DISK_IO_BYTES_MAX as u64) as usize;
         let piece = source.read(at, want)?;
         if piece.is_empty() {
             break;
         }
         hasher.update(&piece);
-        at += piece.len() as u64;
+        at = at.saturating_add(piece.len() as u64);
         on_piece(piece.len() as u64)?;
     }
     Ok(Some((at, hasher.finalize())))

@@ -191,7 +191,7 @@ fn fill(contents: &Contents, from: &Path, to: &Path, bytes: u64) -> Result<(), B
     let mut manifest = Manifest::load(from)?.ok_or_else(|| BackupError::NotABackup {
         path: manifest::path(from),
     })?;
-    let skipped = manifest.incarnation_blocks + BLOCKS_SKIPPED;
+    let skipped = manifest.incarnation_blocks.saturating_add(BLOCKS_SKIPPED);
     manifest.incarnation_blocks = skipped.min(BLOCKS_MAX.max(manifest.incarnation_blocks));
     manifest.store(to)?;
     let mark = to.join(BACKUP_NAME);
