@@ -48,8 +48,10 @@ pub fn blocks(data: &Path) -> Vec<Block> {
                 bytes.fold(0u64, |number, byte| number << 8 | u64::from(*byte))
             };
             if !header.starts_with(b"TWBK") || number(32, 4) != at as u64 {
-                // Writes begin at the next page.
-                at = at / 4096 * 4096 + 4096;
+                // A write begins at a page, but what is left of it where its first blocks died and
+                // were punched out does not.
+                let next = file[at + 1..].windows(4).position(|four| four == b"TWBK");
+                at += 1 + next.unwrap_or(file.len());
                 continue;
             }
             let len = number(36, 4) as usize;
