@@ -6,7 +6,7 @@
 //! written, and nothing goes missing that a whole batch proves acknowledged. What is forged, with
 //! checksums that fit, must be read without harm.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::OnceLock;
 
 use futures_lite::future::{block_on, or, yield_now};
@@ -19,6 +19,10 @@ use thalweg::storage::journal::{
     Durability, Journal, Options, Position, RecoveryReport, Stage, SyncMethod, read_journal,
 };
 
+use super::decay::{
+    BLOCK, COPY, CUT, FLIP, FORGE, FORGE_BODY, File, Forgery, LENGTHEN, REMOVE, ZERO, alter_all,
+    contents_of, disk_with, files_of, forge_field, u64_at,
+};
 use super::{Target, chance, kind};
 
 /// The target.
@@ -42,20 +46,8 @@ pub const JOURNAL: Target = Target {
 const DIR: &str = "/journal";
 const DISK_BYTES: u64 = 8 << 20;
 const SHARD: u32 = 7;
-const BLOCK: usize = 4096;
 const HEADER: usize = 80;
 const JOURNALS: u64 = 6;
-/// Changes to one journal: more prove nothing more.
-const CHANGES_MAX: usize = 8;
-
-const FLIP: u8 = 0;
-const ZERO: u8 = 1;
-const COPY: u8 = 2;
-const CUT: u8 = 3;
-const LENGTHEN: u8 = 4;
-const REMOVE: u8 = 5;
-const FORGE: u8 = 6;
-const FORGE_BODY: u8 = 7;
 
 fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
@@ -75,7 +67,7 @@ fn seeds() -> Vec<Vec<u8>> {
 /// A journal as its files, and what is known of it.
 struct Image {
     options: Options,
-    files: Vec<(PathBuf, Vec<u8>)>,
+    files: Vec<File>,
     records: Vec<Vec<u8>>,
     /// The batch that proves most: its file and its bytes in it.
     proof: (usize, std::ops::Range<usize>),
@@ -94,12 +86,8 @@ fn check(data: &[u8]) -> u64 {
     };
     let image = &images()[usize::from(*journal) % images().len()];
     let mut files = image.files.clone();
-    let (changes, _) = changes.as_chunks();
-    let mut forged = false;
-    for change in changes.iter().take(CHANGES_MAX) {
-        forged |= alter(&mut files, change);
-    }
-    let disk = disk_with(&files);
+    let forged = alter_all(&mut files, changes, forge);
+    let disk = disk_with(DIR, DISK_BYTES, &files);
     let read = read(&disk);
     if !forged {
         check_decay(image, &files, &read);
@@ -122,7 +110,7 @@ fn check(data: &[u8]) -> u64 {
     }
 }
 
-fn check_decay(image: &Image, files: &[(PathBuf, Vec<u8>)], read: &Read) {
+fn check_decay(image: &Image, files: &[File], read: &Read) {
     let Ok((records, report)) = read else { return };
     assert!(
         image.records.starts_with(records),
@@ -130,13 +118,10 @@ fn check_decay(image: &Image, files: &[(PathBuf, Vec<u8>)], read: &Read) {
     );
     let (file, range) = &image.proof;
     let (path, original) = &image.files[*file];
-    let intact = files
-        .iter()
-        .find(|(name, _)| name == path)
-        .is_some_and(|(_, bytes)| {
-            bytes.get(range.clone()) == original.get(range.clone())
-                && bytes.get(..BLOCK) == original.get(..BLOCK)
-        });
+    let intact = contents_of(files, path).is_some_and(|bytes| {
+        bytes.get(range.clone()) == original.get(range.clone())
+            && bytes.get(..BLOCK) == original.get(..BLOCK)
+    });
     assert!(
         !intact || records.len() >= image.proven,
         "{} of {} acknowledged records: {report:?}",
@@ -202,66 +187,6 @@ fn open(disk: &SimulatedDisk, options: &Options) -> Result<Opened, StorageError>
     Ok((journal, records))
 }
 
-fn disk_with(files: &[(PathBuf, Vec<u8>)]) -> SimulatedDisk {
-    let disk = SimulatedDisk::new(1, DISK_BYTES);
-    block_on(disk.create_dir(Path::new(DIR))).expect("a directory");
-    for (path, bytes) in files {
-        disk.set_contents(path, bytes.clone());
-    }
-    disk
-}
-
-/// Lets one thing happen to the files; true if it was forged.
-fn alter(files: &mut Vec<(PathBuf, Vec<u8>)>, change: &[u8; 8]) -> bool {
-    let [what, file, block, low, high, value, count, other] = *change;
-    if files.is_empty() {
-        return false;
-    }
-    let index = usize::from(file) % files.len();
-    let length = files[index].1.len();
-    let blocks = (length / BLOCK).max(1);
-    let block = usize::from(block) % blocks * BLOCK;
-    let within = usize::from(u16::from_le_bytes([low, high])) % BLOCK;
-    let count = usize::from(count);
-    match what % 8 {
-        FLIP => {
-            if let Some(byte) = files[index].1.get_mut(block + within) {
-                *byte ^= value.max(1);
-            }
-        }
-        ZERO => {
-            let end = (block + (1 + count % 8) * 512).min(length);
-            if let Some(lost) = files[index].1.get_mut(block..end) {
-                lost.fill(0);
-            }
-        }
-        COPY => {
-            let from = &files[usize::from(value) % files.len()].1;
-            let at = usize::from(other) * BLOCK;
-            let end = (at + (1 + count % 4) * BLOCK).min(from.len());
-            let copy = from.get(at..end).unwrap_or_default().to_vec();
-            let to = &mut files[index].1;
-            let end = (block + copy.len()).min(length);
-            if let Some(to) = to.get_mut(block..end) {
-                to.copy_from_slice(&copy[..to.len()]);
-            }
-        }
-        CUT => files[index].1.truncate(block + within),
-        LENGTHEN => files[index].1.resize(length + count * 512, value),
-        REMOVE => drop(files.remove(index)),
-        FORGE => {
-            return forge(
-                &mut files[index].1,
-                block,
-                within,
-                [value, change[6], other],
-            );
-        }
-        _ => return forge_body(&mut files[index].1, block, within, value),
-    }
-    false
-}
-
 /// Fields of a batch header: offset and size in bytes.
 const FIELDS: [(usize, usize); 9] = [
     (12, 4),
@@ -275,26 +200,22 @@ const FIELDS: [(usize, usize); 9] = [
     (76, 4),
 ];
 
-/// Sets a field of the batch header at `block`, or changes it by a little, and its checksum.
+/// Sets a field of the batch header at a block, or changes it by a little, and its checksum; or
+/// changes a byte of its body, and both checksums.
 ///
 /// Numbers stay below 2^48: a journal that has come that far has other cares.
-fn forge(file: &mut [u8], block: usize, which: usize, [value, more, how]: [u8; 3]) -> bool {
+fn forge(file: &mut [u8], forgery: Forgery) -> bool {
+    let Forgery {
+        block, within, how, ..
+    } = forgery;
+    if forgery.is_body {
+        return forge_body(file, block, within, how[0]);
+    }
     let Some(header) = file.get_mut(block..block + HEADER) else {
         return false;
     };
-    let (at, size) = FIELDS[which % FIELDS.len()];
-    let mut field = [0; 8];
-    field[..size].copy_from_slice(&header[at..at + size]);
-    let old = u64::from_le_bytes(field) & 0xffff_ffff_ffff;
-    let value = u64::from(value);
-    let new = match how % 4 {
-        0 => value,
-        1 => old.wrapping_add(value),
-        2 => old.saturating_sub(value),
-        _ => value << (more % 40),
-    };
-    let new = (new & 0xffff_ffff_ffff).to_le_bytes();
-    header[at..at + size].copy_from_slice(&new[..size]);
+    let (at, size) = FIELDS[within % FIELDS.len()];
+    forge_field(&mut header[at..at + size], 48, how);
     seal(header);
     true
 }
@@ -351,10 +272,6 @@ fn batch_at(file: &[u8], at: usize) -> Option<Batch> {
     })
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
-}
-
 /// A journal of a few lives, each but the last ended by a crash at some moment.
 fn image(seed: u64) -> Image {
     let mut rng = Rng::from_seed(seed);
@@ -407,13 +324,7 @@ fn image(seed: u64) -> Image {
         });
     }
     options.epoch += 1;
-    let names = block_on(disk.list_dir(Path::new(DIR))).expect("a listing");
-    let files: Vec<_> = names
-        .iter()
-        .filter(|name| name.ends_with(".journal"))
-        .map(|name| Path::new(DIR).join(name))
-        .map(|path| (path.clone(), disk.contents(&path).expect("a file")))
-        .collect();
+    let files = files_of(&disk, DIR, |name| name.ends_with(".journal"));
     let (records, report) = read(&disk).expect("it reads");
     assert!(report.files >= 2 && records.len() >= 10, "{report:?}");
     let (proof, proven) = strongest(&files);
@@ -431,7 +342,7 @@ fn image(seed: u64) -> Image {
 }
 
 /// The batch that proves most, and how many records that makes.
-fn strongest(files: &[(PathBuf, Vec<u8>)]) -> ((usize, std::ops::Range<usize>), usize) {
+fn strongest(files: &[File]) -> ((usize, std::ops::Range<usize>), usize) {
     let batches: Vec<_> = files
         .iter()
         .enumerate()

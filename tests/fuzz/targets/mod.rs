@@ -2,6 +2,7 @@
 
 mod answer;
 mod body;
+mod decay;
 mod fields;
 mod head;
 mod journal;
