@@ -35,7 +35,7 @@
 
 use std::{fmt, path::Path, path::PathBuf, process::ExitCode, time::Duration};
 
-mod contents;
+pub mod contents;
 mod copy;
 mod error;
 pub mod held;

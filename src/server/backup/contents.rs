@@ -28,28 +28,28 @@ const FORMAT: u32 = 1;
 /// What a backup consists of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Contents {
+pub struct Contents {
     format: u32,
     /// The program and its version.
     made_by: String,
     /// When, in RFC 3339.
-    pub(super) made_at: String,
+    pub made_at: String,
     /// The data directory that was copied.
     from: String,
     /// Every file of it.
-    pub(super) files: Vec<Entry>,
+    pub files: Vec<Entry>,
 }
 
 /// One file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Entry {
+pub struct Entry {
     /// Its path in the backup, and in the data directory.
     path: String,
     /// Its length, in bytes.
-    pub(super) bytes: u64,
+    pub bytes: u64,
     /// Its digest, in hex.
-    pub(super) blake3: String,
+    pub blake3: String,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -60,7 +60,9 @@ struct Sealed {
 }
 
 impl Entry {
-    pub(super) fn new(path: &Path, bytes: u64, digest: blake3::Hash) -> Self {
+    /// An entry for the file at `path`, which is relative, of `bytes` bytes.
+    #[must_use]
+    pub fn new(path: &Path, bytes: u64, digest: blake3::Hash) -> Self {
         Self {
             // Every name in a data directory is ASCII.
             path: path.to_string_lossy().into_owned(),
@@ -70,7 +72,8 @@ impl Entry {
     }
 
     /// Its place below `dir`; `None` for a path that would lead out of it.
-    pub(super) fn below(&self, dir: &Path) -> Option<PathBuf> {
+    #[must_use]
+    pub fn below(&self, dir: &Path) -> Option<PathBuf> {
         let path = Path::new(&self.path);
         let mut parts = path.components();
         let stays = parts.all(|part| matches!(part, Component::Normal(_)));
@@ -78,13 +81,16 @@ impl Entry {
     }
 
     /// Whether a file has this length and this digest.
-    pub(super) fn is_of(&self, bytes: u64, digest: blake3::Hash) -> bool {
+    #[must_use]
+    pub fn is_of(&self, bytes: u64, digest: blake3::Hash) -> bool {
         (self.bytes, &self.blake3) == (bytes, &in_hex(digest))
     }
 }
 
 impl Contents {
-    pub(super) fn new(from: &Path, made_at: String, files: Vec<Entry>) -> Self {
+    /// What a backup of `from`, made at `made_at` (RFC 3339), consists of.
+    #[must_use]
+    pub fn new(from: &Path, made_at: String, files: Vec<Entry>) -> Self {
         Self {
             format: FORMAT,
             made_by: format!("thalweg {}", env!("CARGO_PKG_VERSION")),
@@ -104,6 +110,7 @@ impl Contents {
     pub(super) fn mark(dir: &Path) -> Result<(), BackupError> {
         write(dir, b"")
     }
+
     /// Reads that of the backup in `dir`.
     pub(super) fn load(dir: &Path) -> Result<Self, BackupError> {
         let path = dir.join(BACKUP_NAME);
@@ -117,7 +124,18 @@ impl Contents {
         Self::parse(&bytes).map_err(|what| BackupError::Damaged { path, what })
     }
 
-    fn parse(bytes: &[u8]) -> Result<Self, String> {
+    /// Bytes of all files together. What was forged may say that they have more than 2^64.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let bytes = self.files.iter().map(|file| file.bytes);
+        bytes.fold(0, u64::saturating_add)
+    }
+
+    /// Reads `backup.json`.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words for the operator.
+    pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         if bytes.is_empty() {
             return Err(String::from("the backup was not finished"));
         }
@@ -135,7 +153,9 @@ impl Contents {
         Ok(contents)
     }
 
-    fn to_bytes(&self) -> Vec<u8> {
+    /// What `backup.json` holds.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
         let contents = serde_json::to_vec(self).unwrap_or_default();
         let sealed = Sealed {
             blake3: in_hex(blake3::hash(&contents)),
@@ -185,6 +205,15 @@ mod tests {
             }
             assert!(Contents::parse(&bytes[..at]).is_err(), "cut at {at}");
         }
+    }
+
+    #[test]
+    fn lengths_that_were_forged_add_up_without_overflow() {
+        let entry = |bytes| Entry::new(Path::new("a"), bytes, blake3::hash(b""));
+        let files = vec![entry(u64::MAX), entry(1)];
+        let forged = Contents::new(Path::new("/data"), String::new(), files);
+        let parsed = Contents::parse(&forged.to_bytes());
+        assert_eq!(parsed.map(|contents| contents.bytes()), Ok(u64::MAX));
     }
 
     #[test]

@@ -79,7 +79,7 @@ pub(super) fn restore(from: &Path, to: &Path) -> Result<Restored, BackupError> {
         });
     }
     check_target(to)?;
-    let bytes = contents.files.iter().map(|file| file.bytes).sum();
+    let bytes = contents.bytes();
     check(&contents, from, "checking the backup", bytes)?;
     let was_there = to.exists();
     fs::create_dir_all(to).map_err(BackupError::io("create", to))?;
