@@ -138,7 +138,9 @@ impl Manifest {
         u64::from_le_bytes([a, b, c, d, e, f, g, h])
     }
 
-    fn encode(&self) -> [u8; BYTES] {
+    /// What the file holds.
+    #[must_use]
+    pub fn encode(&self) -> [u8; BYTES] {
         let mut out = [0; BYTES];
         out[0..8].copy_from_slice(&MAGIC);
         out[8..12].copy_from_slice(&self.format_version.to_le_bytes());
@@ -154,7 +156,11 @@ impl Manifest {
         out
     }
 
-    fn decode(bytes: &[u8], path: &Path) -> Result<Self, StorageError> {
+    /// Reads what the file holds; `path` says where it was found.
+    ///
+    /// # Errors
+    /// [`StorageError::DamagedManifest`], [`StorageError::UnsupportedFormat`].
+    pub fn decode(bytes: &[u8], path: &Path) -> Result<Self, StorageError> {
         let damaged = || StorageError::DamagedManifest {
             path: path.to_owned(),
         };

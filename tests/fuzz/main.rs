@@ -39,6 +39,21 @@ fn journal() {
 }
 
 #[test]
+fn checkpoint() {
+    fuzz(&targets::CHECKPOINT);
+}
+
+#[test]
+fn segment() {
+    fuzz(&targets::SEGMENT);
+}
+
+#[test]
+fn manifest() {
+    fuzz(&targets::MANIFEST);
+}
+
+#[test]
 fn multipart() {
     fuzz(&targets::MULTIPART);
 }

@@ -164,3 +164,8 @@ pub fn contents_of<'a>(files: &'a [File], path: &Path) -> Option<&'a [u8]> {
 pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
+
+/// The number in four bytes.
+pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}

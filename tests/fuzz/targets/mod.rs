@@ -2,11 +2,13 @@
 
 mod answer;
 mod body;
+mod checkpoint;
 mod decay;
 mod fields;
 mod head;
 mod journal;
 mod json;
+mod manifest;
 #[path = "../../common/multipart.rs"]
 #[allow(dead_code, reason = "one reader for the black-box tests and here")]
 mod mixed;
@@ -14,6 +16,7 @@ mod multipart;
 mod pipeline;
 mod range;
 mod record;
+mod segment;
 mod sse;
 mod target;
 
@@ -23,13 +26,16 @@ use thalweg::base::rng::Rng;
 
 pub use answer::ANSWER;
 pub use body::BODY;
+pub use checkpoint::CHECKPOINT;
 pub use fields::FIELDS;
 pub use head::HEAD;
 pub use journal::JOURNAL;
 pub use json::JSON;
+pub use manifest::MANIFEST;
 pub use multipart::MULTIPART;
 pub use range::RANGE;
 pub use record::RECORD;
+pub use segment::SEGMENT;
 pub use sse::SSE;
 pub use target::TARGET;
 
@@ -47,8 +53,20 @@ pub struct Target {
 
 /// Every target.
 #[allow(dead_code, reason = "for the engine that picks one by name")]
-pub const ALL: [&Target; 11] = [
-    &HEAD, &BODY, &TARGET, &FIELDS, &JSON, &JOURNAL, &RECORD, &MULTIPART, &RANGE, &SSE, &ANSWER,
+pub const ALL: [&Target; 14] = [
+    &HEAD,
+    &BODY,
+    &TARGET,
+    &FIELDS,
+    &JSON,
+    &JOURNAL,
+    &CHECKPOINT,
+    &SEGMENT,
+    &RECORD,
+    &MULTIPART,
+    &RANGE,
+    &SSE,
+    &ANSWER,
 ];
 
 /// A number for a kind of input.
