@@ -181,7 +181,8 @@ pub struct Limits {
     pub body_total_timeout: Duration,
     /// A connection without a request is closed after this.
     pub idle_timeout: Duration,
-    /// A client that takes no byte of an answer for this long is dropped.
+    /// A client is dropped that takes nothing of an answer for this long, as far as the system tells:
+    /// it says that a full send buffer (up to 4 MiB) has room again when a third of it is free.
     pub write_timeout: Duration,
     /// Most bytes read and dropped so that a client sees a refusal before the close.
     pub drain_bytes_max: u64,

@@ -426,8 +426,8 @@ impl fmt::Display for StorageError {
             ),
             Self::MissingManifest { path } => write!(
                 f,
-                "{} is missing, but its directory holds data: restore it from a copy, or choose \
-                 an empty data directory",
+                "{} is missing: if this is a data directory restore it from a copy of the same \
+                 moment; if not name the right one, or an empty one for a new server",
                 path.display()
             ),
             Self::Backup { dir } => write!(

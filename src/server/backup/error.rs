@@ -23,6 +23,11 @@ pub enum BackupError {
         /// The target.
         path: PathBuf,
     },
+    /// The target is a mount point, or `.`: no directory can be renamed to it.
+    MountPoint {
+        /// The target.
+        path: PathBuf,
+    },
     /// The target lies in the data directory.
     Inside {
         /// The target.
@@ -153,6 +158,13 @@ impl fmt::Display for BackupError {
                 "{} is not empty, and nothing is overwritten: choose a directory that does not \
                  exist yet, or empty this one",
                 path.display()
+            ),
+            Self::MountPoint { path } => write!(
+                f,
+                "{} is a mount point or the current directory, and a directory that is whole is \
+                 renamed to its name: choose one in it, such as {}",
+                path.display(),
+                path.join("backup").display()
             ),
             Self::Inside { path } => write!(
                 f,

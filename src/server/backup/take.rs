@@ -4,6 +4,7 @@ use std::{
     fmt,
     fs::{self, File, TryLockError},
     io::{self, ErrorKind},
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -438,7 +439,7 @@ fn is_leftover(path: &Path) -> Result<bool, BackupError> {
 pub(super) fn check_target(to: &Path) -> Result<(), BackupError> {
     match fs::read_dir(to) {
         Ok(mut entries) => match entries.next() {
-            None => Ok(()),
+            None => check_can_be_renamed(to),
             Some(_) => Err(BackupError::NotEmpty {
                 path: to.to_owned(),
             }),
@@ -446,6 +447,19 @@ pub(super) fn check_target(to: &Path) -> Result<(), BackupError> {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(error) => Err(BackupError::io("list", to)(error)),
     }
+}
+
+/// Refuses a target that cannot get its name by a rename, as a mount point and `.` cannot, before
+/// anything is written, and that beside it.
+fn check_can_be_renamed(to: &Path) -> Result<(), BackupError> {
+    let stat = |path: &Path| fs::metadata(path).map_err(BackupError::io("stat", path));
+    let is_mount_point = stat(to)?.dev() != stat(parent(to))?.dev();
+    if is_mount_point || to.file_name().is_none() {
+        return Err(BackupError::MountPoint {
+            path: to.to_owned(),
+        });
+    }
+    Ok(())
 }
 
 fn is_inside(path: &Path, dir: &Path) -> bool {
@@ -481,4 +495,24 @@ pub(super) fn sync_all(dir: &Path) -> Result<(), BackupError> {
 pub(super) fn sync_dir(dir: &Path) -> Result<(), BackupError> {
     let sync = || File::open(dir)?.sync_all();
     sync().map_err(BackupError::io("sync", dir))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_that_cannot_be_renamed_to_is_refused_first() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(check_target(dir.path()).is_ok());
+        assert!(check_target(&dir.path().join("new")).is_ok());
+        for path in [Path::new("."), &dir.path().join(".."), Path::new("/")] {
+            let refused = check_can_be_renamed(path);
+            assert!(
+                matches!(refused, Err(BackupError::MountPoint { .. })),
+                "{}: {refused:?}",
+                path.display()
+            );
+        }
+    }
 }

@@ -176,7 +176,7 @@ settings! {
         "A whole request body must have arrived within this";
     "idle-timeout" idle_timeout: Time "A connection without a request is closed after this";
     "write-timeout" write_timeout: Time
-        "A client that takes no byte of an answer for this long is dropped";
+        "A client is dropped that takes nothing of an answer for this long, as far as the system tells";
     "drain-bytes-max" drain_bytes_max: Bytes
         "Most bytes read and dropped so that a client sees a refusal";
     "drain-timeout" drain_timeout: Time "Longest time spent on such a drain; 0 for none";

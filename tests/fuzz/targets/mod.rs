@@ -62,6 +62,7 @@ pub const ALL: [&Target; 14] = [
     &JOURNAL,
     &CHECKPOINT,
     &SEGMENT,
+    &MANIFEST,
     &RECORD,
     &MULTIPART,
     &RANGE,
