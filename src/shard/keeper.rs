@@ -86,8 +86,9 @@ struct Pinned {
     hold: u64,
     /// The checkpoint.
     checkpoint: Option<u64>,
-    /// Records of the journal from here on.
-    from: Position,
+    /// Files of the journal from this number on. The position alone would not do: while what is
+    /// behind it is not durable, the file before it is the copy's last.
+    first_file: u64,
 }
 
 impl KeeperBell {
@@ -420,12 +421,12 @@ impl<D: Disk> Keeper<D> {
         };
         let pinned = self.pinned();
         self.kept_back = pinned.is_some();
-        let from = pinned.map_or(current.replay_from, |pinned| {
-            pinned.from.min(current.replay_from)
-        });
+        let from = current.replay_from;
         let needed: Vec<u64> = std::iter::once(current.number)
             .chain(pinned.and_then(|pinned| pinned.checkpoint))
             .collect();
+        self.journal
+            .keep_files(pinned.map(|pinned| pinned.first_file));
         self.journal.release_before(from).await?;
         let unknown = remove_others(&self.disk, &self.options.identity, &needed).await?;
         for path in unknown {
@@ -572,14 +573,15 @@ impl Shard {
     pub(super) fn cut(&self, hold: u64) -> Cut {
         let checkpoint = self.keeper.current.borrow().clone();
         let from = replay_from(checkpoint.as_ref());
+        let journal = self.journal.extent(from);
         self.keeper.pinned.set(Some(Pinned {
             hold,
             checkpoint: checkpoint.as_ref().map(|current| current.number),
-            from,
+            first_file: journal.first_file,
         }));
         Cut {
-            journal: self.journal.extent(from),
             checkpoint,
+            journal,
         }
     }
 

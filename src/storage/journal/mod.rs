@@ -289,6 +289,8 @@ struct Inner<D: Disk> {
     durable: Cell<u64>,
     /// Where it ends: number of the file, and bytes.
     durable_end: Cell<(u64, u64)>,
+    /// Files from this number on are not released.
+    kept_from: Cell<u64>,
     /// Highest number that batches may carry as proven; stands still without syncs.
     proven: Cell<u64>,
     in_flight: Cell<usize>,
@@ -337,13 +339,24 @@ struct Place<D: Disk> {
 }
 
 impl<D: Disk> Inner<D> {
-    /// The oldest file, if nothing at or behind `position` is in it, nor a batch on its way: the
-    /// next file's first batch is durable.
-    fn releasable(&self, position: Position) -> Option<PathBuf> {
+    /// Number of the first file that stays: something at or behind `position` is in it, or what is
+    /// behind it has no durable batch, or it is kept.
+    fn first_to_stay(&self, position: Position) -> u64 {
+        let (queue, durable) = (self.queue.borrow(), self.durable.get());
+        let passed = |span: &Span| span.first_record <= position.0 && span.first_number <= durable;
+        let oldest = queue.spans.front().map_or(0, |(number, _)| *number);
+        let behind = queue.spans.iter().skip(1);
+        let first = behind
+            .take_while(|(_, span)| passed(span))
+            .fold(oldest, |_, (number, _)| *number);
+        first.min(self.kept_from.get())
+    }
+
+    /// The oldest file, if its number is below `first`.
+    fn oldest_before(&self, first: u64) -> Option<PathBuf> {
         let queue = self.queue.borrow();
-        let ((number, _), (_, next)) = (queue.spans.front()?, queue.spans.get(1)?);
-        let passed = next.first_record <= position.0 && next.first_number <= self.durable.get();
-        passed.then(|| file_path(&self.home.dir, *number))
+        let (number, _) = queue.spans.front()?;
+        (*number < first).then(|| file_path(&self.home.dir, *number))
     }
 }
 
@@ -397,12 +410,20 @@ impl<D: Disk> Journal<D> {
         self.0.observed.free_bytes.get()
     }
 
+    /// From now on [`Self::release_before`] leaves file `first` and those behind it, or with `None`
+    /// none for this reason.
+    pub fn keep_files(&self, first: Option<u64>) {
+        self.0.kept_from.set(first.unwrap_or(u64::MAX));
+    }
+
     /// Removes the files whose records all lie before `position`: nothing will ask for them again.
-    /// The oldest go first, so that what a crash leaves has no gap. How many went.
+    /// The oldest go first, so that what a crash leaves has no gap. How many went. Which do is
+    /// settled when it is called: not those that become superfluous while others go.
     pub async fn release_before(&self, position: Position) -> Result<u64, StorageError> {
         let inner = &*self.0;
         let mut released = 0u64;
-        while let Some(path) = inner.releasable(position) {
+        let first = inner.first_to_stay(position);
+        while let Some(path) = inner.oldest_before(first) {
             let remove = inner.disk.remove(&path).await;
             remove.map_err(StorageError::io("remove", &path))?;
             inner.queue.borrow_mut().spans.pop_front();

@@ -333,6 +333,7 @@ impl<D: Disk> Journal<D> {
             durable: Cell::new(next_number.saturating_sub(1)),
             // Known for good once the epoch is open.
             durable_end: Cell::default(),
+            kept_from: Cell::new(u64::MAX),
             proven: Cell::new(next_number.saturating_sub(1)),
             in_flight: Cell::new(0),
             latched: Cell::new(false),

@@ -14,6 +14,7 @@ use thalweg::base::time::{Clock, ManualClock};
 use thalweg::protocol::fork::ForkOrigin;
 use thalweg::protocol::incarnation::{Allocator, Incarnation};
 use thalweg::shard::checkpoint::Restore;
+use thalweg::shard::hold::Hold;
 use thalweg::shard::keeper::{Keeper, KeeperOptions, KeeperStats};
 use thalweg::shard::live::Watch;
 use thalweg::shard::owner::{Peers, Shard};
@@ -26,7 +27,8 @@ use thalweg::storage::blob::Graveyard;
 use thalweg::storage::checkpoint::Identity;
 use thalweg::storage::disk::{Crash, Disk, Fault, FaultPlan, Operation, SimulatedDisk};
 use thalweg::storage::journal::{
-    BatchNumber, Durability, Health, Journal, Options, Position, Stage, StageError, SyncMethod,
+    BatchNumber, Durability, Extent, Health, Journal, Options, Position, Stage, StageError,
+    SyncMethod,
 };
 use thalweg::storage::segment::{
     self, BlockReader, Segment, SegmentGraveyard, SegmentId, SegmentWriter, WriterOptions,
@@ -35,11 +37,11 @@ use thalweg::storage::segment::{
 use super::model::Model;
 use super::script::{script, verify};
 
-const DIR: &str = "/shard";
-const JOURNAL_DIR: &str = "/shard/journal";
-const SEGMENTS_DIR: &str = "/segments";
+pub const DIR: &str = "/shard";
+pub const JOURNAL_DIR: &str = "/shard/journal";
+pub const SEGMENTS_DIR: &str = "/segments";
 pub const DISK_BYTES: u64 = 64 << 20;
-const SEED: u64 = 0x0bad_cafe;
+pub const SEED: u64 = 0x0bad_cafe;
 const START_MS: u64 = 1_800_000_000_000;
 
 macro_rules! totals {
@@ -93,6 +95,8 @@ totals!(
     read_only,
     bootstraps,
     old_parts,
+    copies,
+    broken_copies,
 );
 
 pub struct History {
@@ -185,6 +189,10 @@ impl Stage for Recorder {
     fn health(&self) -> Health {
         self.journal.health()
     }
+
+    fn extent(&self, from: Position) -> Extent {
+        self.journal.extent(from)
+    }
 }
 
 #[derive(Default)]
@@ -210,6 +218,9 @@ pub struct Life {
     pub disk: SimulatedDisk,
     pub clock: ManualClock,
     pub settings: Settings,
+    pub options: Options,
+    pub identity: Identity,
+    pub hold: Arc<Hold>,
     pub visible: RefCell<Model>,
     /// Records that became durable in this life.
     durable: Cell<u64>,
@@ -546,6 +557,7 @@ impl History {
             clock: self.clock.clone(),
         });
         let releases = Rc::new(Releases::default());
+        let hold: Arc<Hold> = Arc::default();
         let settings = self.settings.clone();
         let shard = Rc::new(Shard::new(
             7,
@@ -600,16 +612,19 @@ impl History {
             reader.clone(),
             graveyard,
             KeeperOptions {
-                identity,
+                identity: identity.clone(),
                 segments_dir,
                 current,
                 journal_bytes: report.bytes,
                 checkpoint_bytes: settings.checkpoint_bytes,
                 reserve_bytes: settings.reserve_bytes,
-                hold: Arc::default(),
+                hold: hold.clone(),
             },
         );
         let life = Life {
+            options: self.options.clone(),
+            identity,
+            hold,
             shard,
             recorder,
             journal,

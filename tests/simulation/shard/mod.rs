@@ -13,6 +13,7 @@
 //! In quiet moments segments take at most 1.3 times what is live in them, and
 //! a constant for each.
 
+mod copy;
 mod life;
 mod model;
 mod script;
@@ -66,6 +67,8 @@ fn a_shard_keeps_what_it_acknowledged() {
         assert!(totals.quiet_moments > 50, "{totals:?}");
         assert!(totals.recovered_blocks > 1_000, "{totals:?}");
         assert!(totals.read_only > 50, "{totals:?}");
+        assert!(totals.copies > 100, "{totals:?}");
+        assert!(totals.broken_copies > 0, "{totals:?}");
     }
 }
 

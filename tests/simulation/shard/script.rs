@@ -33,6 +33,7 @@ use thalweg::shard::stream::{Blob, blob_key};
 use thalweg::storage::disk::FaultPlan;
 use thalweg::storage::segment::Segment;
 
+use super::copy::Copying;
 use super::life::{DISK_BYTES, Life};
 use super::model::Stream;
 
@@ -240,7 +241,7 @@ impl Life {
     }
 }
 
-async fn turns(count: u64) {
+pub async fn turns(count: u64) {
     for _ in 0..count {
         yield_now().await;
     }
@@ -249,12 +250,13 @@ async fn turns(count: u64) {
 /// Some operations, one after the other; the keeper and the journal work beside them.
 pub async fn script(rng: &mut Rng, life: &Life) {
     let mut promises: VecDeque<Promise> = VecDeque::new();
+    let mut copying: Option<Copying> = None;
     for _ in 0..rng.below(life.settings.operations) {
         life.release();
         let name = NAMES[rng.below(life.settings.names) as usize];
         let pick = match life.settings.churns && rng.below(3) == 0 {
             true => [25, 25, 45, 48, 50, 39][rng.below(6) as usize],
-            false => rng.below(62),
+            false => rng.below(65),
         };
         match pick {
             0..5 => create(rng, life, name).await,
@@ -305,6 +307,10 @@ pub async fn script(rng: &mut Rng, life: &Life) {
             }
             58 => snapshot(rng, life, name).await,
             59 => bootstrap(life, name).await,
+            60 | 61 => match copying.take() {
+                None => copying = Some(Copying::begin(life)),
+                Some(begun) => begun.finish(rng, life).await,
+            },
             _ => keep_promises(life, &mut promises).await,
         }
         if promises.len() > 6 {
@@ -312,6 +318,9 @@ pub async fn script(rng: &mut Rng, life: &Life) {
         }
     }
     keep_promises(life, &mut promises).await;
+    if let Some(begun) = copying {
+        begun.finish(rng, life).await;
+    }
     match rng.below(8) {
         0 => quiet(life).await,
         1 => stop(life).await,

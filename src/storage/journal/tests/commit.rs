@@ -286,6 +286,43 @@ fn an_acknowledgement_may_stage() {
     assert_eq!(rig.open().records.len(), 6);
 }
 
+/// What a copy needs is said to the byte, and stays while it is kept.
+#[test]
+fn the_extent_ends_behind_what_is_durable_and_kept_files_stay() {
+    let mut rig = Rig::new();
+    let opened = rig.open();
+    let journal = &opened.journal;
+    run(journal, async {
+        for number in 0..40u8 {
+            commit(journal, &vec![number; 4000]).await;
+        }
+        let files = |from| {
+            let extent = journal.extent(Position(from));
+            (extent.first_file, extent.last_file)
+        };
+        // File 1 holds the opening of the epoch and 14 records, file 2 the next 15.
+        assert_eq!(
+            [
+                files(0),
+                files(13),
+                files(14),
+                files(28),
+                files(29),
+                files(40)
+            ],
+            [(1, 3), (1, 3), (2, 3), (2, 3), (3, 3), (3, 3)]
+        );
+        let end = journal.extent(Position(0)).end as usize;
+        let last = rig.disk.contents(&Rig::path(3)).expect("it is there");
+        assert!(last[end..].iter().all(|byte| *byte == 0));
+        assert!(last[end - 4096..end].iter().any(|byte| *byte != 0));
+        journal.keep_files(Some(2));
+        assert_eq!(journal.release_before(Position(40)).await.ok(), Some(1));
+        journal.keep_files(None);
+        assert_eq!(journal.release_before(Position(40)).await.ok(), Some(1));
+    });
+}
+
 #[test]
 fn released_files_are_gone_and_what_follows_stays() {
     let mut rig = Rig::new();
