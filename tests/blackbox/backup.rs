@@ -4,12 +4,11 @@
 
 use std::fs::{self, OpenOptions};
 use std::net::SocketAddr;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
 
 use ursula_headers::ErrorCode;
 
@@ -105,48 +104,47 @@ fn restored(backup: &Path, to: &Path, options: &Options, shards: usize) -> Serve
     options.in_directory(to).start()
 }
 
-/// A process that was started and stands still.
-struct Stopped(Child);
+/// A backup that has begun and stands still: between the journals and the segments it has met a
+/// pipe that nobody writes to.
+struct Stalled {
+    child: Child,
+    pipe: PathBuf,
+}
 
-impl Stopped {
-    /// A backup to `to` that has begun to copy.
+impl Stalled {
     fn backup(server: &Server, shelf: &Shelf, name: &str) -> Self {
         let (to, partial) = (shelf.place(name), shelf.partial(name));
+        // The name of a segment, and the first of them.
+        let segments = server.options().data_dir().join("segments");
+        let pipe = segments.join(format!("{:016x}.segment", 0));
+        let made = Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.expect("mkfifo can be run").success());
         let mut command = backup_of(server, &to);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("the built binary can be started");
+        let child = command.spawn().expect("the built binary can be started");
         // The hold is in force before anything is made there.
-        while !partial.exists() {
-            let ended = child.try_wait().expect("our own child can be waited for");
-            assert_eq!(ended, None, "the backup ended before it began");
-            thread::sleep(Duration::from_micros(100));
-        }
-        let stopped = Self(child);
-        stopped.signal(libc::SIGSTOP);
-        eventually("it stands still", || {
-            let stat = fs::read_to_string(format!("/proc/{}/stat", stopped.0.id())).ok()?;
-            let state = stat.rsplit_once(") ")?.1.chars().next();
-            (state == Some('T')).then_some(())
-        });
-        assert!(partial.exists() && !to.exists(), "it was faster than this");
-        stopped
-    }
-
-    fn signal(&self, signal: i32) {
-        let pid = i32::try_from(self.0.id()).expect("a pid fits");
-        // SAFETY: kill(2) takes no pointers, and the child is not reaped yet.
-        unsafe { libc::kill(pid, signal) };
+        eventually("it begins", || partial.exists().then_some(()));
+        assert!(!to.exists());
+        Self { child, pipe }
     }
 
     /// Lets it run to its end.
-    fn go_on(self) -> Output {
-        self.signal(libc::SIGCONT);
-        self.0.wait_with_output().expect("our own child")
+    fn go_on(mut self) -> Output {
+        let mut options = OpenOptions::new();
+        let options = options.write(true).custom_flags(libc::O_NONBLOCK);
+        // There is an end to write to once it reads.
+        eventually("it comes to the pipe, or ends", || {
+            let ended = self.child.try_wait().expect("our own child");
+            (ended.is_some() || options.open(&self.pipe).is_ok()).then_some(())
+        });
+        fs::remove_file(&self.pipe).expect("it is there");
+        self.child.wait_with_output().expect("our own child")
     }
 
     fn kill(mut self) {
-        self.0.kill().expect("it runs");
-        self.0.wait().expect("our own child");
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("our own child");
+        fs::remove_file(&self.pipe).expect("it is there");
     }
 }
 
@@ -414,8 +412,9 @@ fn what_a_backup_needs_stays_until_it_ends() {
     publish(&blob, &offset(20_000), &[b's'; 100_000]);
     await_metric(&server, "checkpoints_total", |count| count > 2);
     await_metric(&server, "segment_live_bytes", |bytes| bytes > 1 << 20);
-    let backup = Stopped::backup(&server, &shelf, "backup");
-    let held = files(options.data_dir());
+    let backup = Stalled::backup(&server, &shelf, "backup");
+    let mut held = files(options.data_dir());
+    held.retain(|path| *path != backup.pipe);
     let (checkpoints, punched) = (
         metric(&server, "checkpoints_total"),
         metric(&server, "punched_bytes_total"),
@@ -532,7 +531,7 @@ fn small() -> (Server, String) {
 fn a_killed_backup_is_none() {
     let shelf = Shelf::new();
     let (server, _) = small();
-    Stopped::backup(&server, &shelf, "backup").kill();
+    Stalled::backup(&server, &shelf, "backup").kill();
     let (to, partial) = (shelf.place("backup"), shelf.partial("backup"));
     assert!(!to.exists() && partial.exists());
     for from in [&to, &partial] {
@@ -545,7 +544,7 @@ fn a_killed_backup_is_none() {
     let error = served.expect_err("no data directory");
     assert!(error.contains("is a backup"), "{error}");
     // `in_directory` has removed it; another one's leftover.
-    Stopped::backup(&server, &shelf, "backup").kill();
+    Stalled::backup(&server, &shelf, "backup").kill();
     eventually("the server lets go", || {
         let output = backup_of(&server, &to).output().expect("it can be started");
         output.status.success().then_some(())
@@ -559,7 +558,7 @@ fn a_killed_backup_is_none() {
 fn one_backup_at_a_time() {
     let shelf = Shelf::new();
     let (server, _) = small();
-    let first = Stopped::backup(&server, &shelf, "backup");
+    let first = Stalled::backup(&server, &shelf, "backup");
     let error = fails(backup_of(&server, &shelf.place("second")));
     assert!(error.contains("a backup is running"), "{error}");
     let (_, other) = server.terminate();
@@ -584,7 +583,7 @@ fn a_backup_whose_server_ends_is_none() {
     let shelf = Shelf::new();
     let (server, key) = small();
     let whole = read(&server, &key);
-    let backup = Stopped::backup(&server, &shelf, "backup");
+    let backup = Stalled::backup(&server, &shelf, "backup");
     let options = server.kill();
     let output = backup.go_on();
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));

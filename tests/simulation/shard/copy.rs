@@ -62,7 +62,15 @@ impl Copying {
             copy.set_contents(&life.identity.current_path(), bytes);
         }
         let segments = life.disk.list_dir(Path::new(SEGMENTS_DIR)).await;
-        let segments = segments.unwrap_or_default().into_iter();
+        let segments = match segments {
+            Ok(segments) => segments.into_iter(),
+            // The disk fails now and then: no copy.
+            Err(error) => {
+                assert!(life.faulty.get(), "{error}");
+                life.hold.end();
+                return;
+            }
+        };
         files.extend(segments.map(|name| Path::new(SEGMENTS_DIR).join(name)));
         let last = file_path(Path::new(JOURNAL_DIR), journal.last_file);
         for path in files {
