@@ -410,11 +410,9 @@ fn what_a_backup_needs_stays_until_it_ends() {
     }
     let blob = streams[0].on(Surface::Bucket);
     publish(&blob, &offset(20_000), &[b's'; 100_000]);
-    let ballast = || {
-        let ballast = Stream::with_body(&server, Surface::Base, OCTETS, vec![7; 60_000]);
-        ballast.delete().send().expect(204);
-    };
-    // Appends alone may be over before there were more than one in each shard.
+    let ballast = || Stream::with_body(&server, Surface::Base, OCTETS, vec![7; 60_000]);
+    // Appends alone may be over before there was more than one in each shard. Nothing is deleted
+    // yet: no space is to be given back when the hold begins.
     eventually("some checkpoints came to rule", || {
         ballast();
         (metric(&server, "checkpoints_total") > 2).then_some(())
@@ -437,7 +435,7 @@ fn what_a_backup_needs_stays_until_it_ends() {
         retain.send().expect(204);
     }
     eventually("many checkpoints came to rule", || {
-        ballast();
+        ballast().delete().send().expect(204);
         (metric(&server, "checkpoints_total") > checkpoints + 4).then_some(())
     });
     assert_eq!(metric(&server, "punched_bytes_total"), punched);
