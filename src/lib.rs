@@ -42,7 +42,9 @@
 //! The owner cuts a window of durable bytes ([`protocol::read`],
 //! `shard::read`) and hands them out by reference; the connection's core
 //! writes them piece by piece. A live reader holds a position, not data: it is
-//! told that the stream has changed, and asks again ([`server::live`]).
+//! told that the stream has changed, and asks again ([`server::live`],
+//! [`server::event_stream`]); event streams at the tail are written to together,
+//! by one task of their core ([`server::fan_out`]).
 //!
 //! # Layers
 //!

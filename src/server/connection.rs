@@ -4,12 +4,12 @@
 //! Pipelined appends are staged as they are read and answered in order once
 //! they are durable, so that one connection can fill a batch; every other
 //! request first waits for the answers before it. While nothing is asked, a
-//! connection holds no buffer. A panic in a request ends its connection, not
-//! its core.
+//! connection holds no buffer, and one that follows a stream is a smaller task
+//! of its own. A panic in a request ends its connection, not its core.
 
 use std::{
     collections::VecDeque, future::poll_fn, panic::AssertUnwindSafe, rc::Rc, sync::Arc, task::Poll,
-    time::Duration,
+    thread, time::Duration,
 };
 
 use futures_lite::FutureExt as _;
@@ -33,6 +33,7 @@ use crate::{
     server::{
         budget::Charge,
         core::{Core, Pending},
+        event_stream::{self, EventStream, Opened},
         exchange::{FilePieces, perform, yield_if_needed},
         latency::{Timed, stopwatch::Stage},
         live,
@@ -64,9 +65,24 @@ pub async fn serve(core: Rc<Core>, socket: Socket) {
         watch: Timed::default(),
         unwritten: Vec::new(),
         answer_at: 0,
+        opened: None,
         core: core.clone(),
     };
     let served = AssertUnwindSafe(client.run()).catch_unwind().await;
+    if let (Ok(Ok(())), Some(opened)) = (&served, client.opened) {
+        let mut stream = EventStream::new(&core, *opened, client.socket, client.out);
+        glommio::spawn_local(async move {
+            let served = AssertUnwindSafe(stream.run()).catch_unwind().await;
+            account(stream.core(), &served);
+        })
+        .detach();
+        return;
+    }
+    account(&core, &served);
+}
+
+/// Counts how a connection ended.
+fn account(core: &Core, served: &thread::Result<Result<(), SocketError>>) {
     match served {
         Ok(Ok(())) => {}
         Ok(Err(SocketError::Broken(_))) => core.metrics.broken_total.increment(),
@@ -97,6 +113,8 @@ struct Client {
     unwritten: Vec<Timed>,
     /// Where in `out` the answer to the request in hand begins.
     answer_at: usize,
+    /// The event stream that follows when it has run; its head is in `out`.
+    opened: Option<Box<Opened>>,
 }
 
 /// What a request's body came to.
@@ -344,20 +362,13 @@ impl Client {
         // What a client sends into an event stream is not read as requests: it closes after it.
         self.connection.close_after_this();
         envelope.close = true;
-        let opened = live::open(&self.core, &operation, &envelope, &mut self.out);
+        let opened = event_stream::open(&self.core, &operation, &envelope, &mut self.out);
         let opened = Box::pin(opened);
         let latency = &self.core.latency;
         match latency.scope(&mut self.watch, opened).await {
-            Ok(stream) => {
+            Ok(opened) => {
                 self.core.latency.opened(&mut self.watch);
-                // Only the position is kept while it waits.
-                if self.connection.finish() == Next::Close {
-                    // Nothing to drain: this gives the buffers back.
-                    self.connection.drain();
-                }
-                let run = stream.run(&self.core, &envelope, &mut self.socket, &mut self.out);
-                Box::pin(run).await?;
-                self.socket.end_writing().await;
+                self.opened = Some(Box::new(opened));
                 Ok(false)
             }
             Err(refusal) => {

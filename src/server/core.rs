@@ -18,8 +18,8 @@ use crate::{
     http::{answer::Shared, head::NamedLimits},
     protocol::{error::Refusal, fork::ForkOrigin, incarnation::Incarnation, stream_key::StreamKey},
     server::{
-        budget::Budget, latency::Latency, metrics::ShardMetrics, read_turns::ReadTurns,
-        seat::Seats, spare::Spare, turnstile::Turnstile,
+        budget::Budget, fan_out::FanOut, latency::Latency, metrics::ShardMetrics,
+        read_turns::ReadTurns, seat::Seats, spare::Spare, turnstile::Turnstile,
     },
     shard::{
         hold::Hold,
@@ -44,6 +44,8 @@ pub struct Core {
     pub shard: Rc<Shard>,
     /// Its live readers.
     pub hub: Rc<Hub>,
+    /// Those of them that are served together.
+    pub fan_out: Rc<FanOut>,
     /// Its mailbox.
     pub desk: Rc<Desk>,
     /// What it tells the owners of forks' sources.
@@ -124,7 +126,6 @@ impl Core {
         LiveReader {
             core: self.clone(),
             owner: self.placement.owner(key),
-            incarnation: watching.extent.incarnation,
             reader: self.hub.join(watching.watch.clone()),
         }
     }
@@ -158,7 +159,7 @@ impl Core {
 
     /// The cursor of a live answer.
     #[must_use]
-    pub fn cursor(&self, client: Option<&[u8]>) -> u64 {
+    pub fn cursor(&self, client: Option<u64>) -> u64 {
         let random = self.rng.borrow_mut().next_u64();
         crate::protocol::cursor::cursor(self.clock.now_ms(), client, random)
     }
@@ -239,12 +240,17 @@ impl Future for Pending {
 pub struct LiveReader {
     core: Rc<Core>,
     owner: usize,
-    incarnation: Incarnation,
     /// Its end of the watch.
     pub reader: Reader,
 }
 
 impl LiveReader {
+    /// The core that it is on.
+    #[must_use]
+    pub fn core(&self) -> &Rc<Core> {
+        &self.core
+    }
+
     /// The shard that owns its stream.
     #[must_use]
     pub fn owner(&self) -> usize {
@@ -255,7 +261,7 @@ impl LiveReader {
 impl Drop for LiveReader {
     fn drop(&mut self) {
         let leave = Request::Leave {
-            incarnation: self.incarnation,
+            incarnation: self.reader.stream.watch.incarnation(),
             core: self.core.id,
         };
         if self.owner == self.core.id {

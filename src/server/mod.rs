@@ -3,10 +3,12 @@
 //! [`lifecycle`] brings the process up and down; [`executor`] is a thread,
 //! [`worker`] what one core does on it, [`start`] how it comes to;
 //! [`core`] is what a core's tasks share; [`connection`] drives one client's
-//! connection, [`live`] its long-polls and event streams, [`socket`] its
-//! bytes; [`budget`] bounds what clients can make it hold, [`turnstile`] how
-//! long they can keep it from others; [`admin`] serves the operator; [`backup`]
-//! copies a data directory while it does.
+//! connection, [`live`] its long-polls, [`event_stream`] what it becomes when
+//! it follows a stream ([`fan_out`] serves those that are at the tail
+//! together), [`socket`] moves its bytes; [`budget`] bounds what clients can
+//! make it hold, [`turnstile`] how long they can keep it from others;
+//! [`admin`] serves the operator; [`backup`] copies a data directory while it
+//! does.
 
 #![cfg_attr(
     not(test),
@@ -31,8 +33,10 @@ pub mod connection;
 pub mod core;
 pub mod doctor;
 pub mod error;
+pub mod event_stream;
 pub mod exchange;
 pub mod executor;
+pub mod fan_out;
 pub mod inspect;
 pub mod latency;
 pub mod lifecycle;

@@ -67,6 +67,12 @@ impl Seats {
         self.sent_bytes.get()
     }
 
+    /// Counts bytes that counted connections' sockets have taken.
+    pub fn sent(&self, bytes: usize) {
+        let sent = self.sent_bytes.get().saturating_add(bytes as u64);
+        self.sent_bytes.set(sent);
+    }
+
     fn place(self: &Rc<Self>, is_counted: bool) -> Seat {
         let index = self.taken.borrow_mut().insert(Place {
             deadline: NEVER,
@@ -149,8 +155,7 @@ impl Seat {
     /// Counts bytes that the client's socket has taken.
     pub fn sent(&self, bytes: usize) {
         if self.is_counted {
-            let count = &self.seats.sent_bytes;
-            count.set(count.get().saturating_add(bytes as u64));
+            self.seats.sent(bytes);
         }
     }
 

@@ -9,7 +9,7 @@ use std::{
     future::poll_fn,
     io::{self, IoSlice},
     net::Shutdown,
-    os::fd::AsRawFd as _,
+    os::fd::{AsRawFd as _, RawFd},
     pin::Pin,
     task::{Context, Poll},
 };
@@ -18,7 +18,7 @@ use futures_lite::{AsyncRead, AsyncWrite};
 use glommio::net::TcpStream;
 use nix::{
     errno::Errno,
-    sys::socket::{MsgFlags, sendmsg},
+    sys::socket::{MsgFlags, send, sendmsg},
 };
 
 use crate::server::seat::Seat;
@@ -200,9 +200,36 @@ impl Socket {
         Poll::Pending
     }
 
+    /// A way to write to this socket for somebody else, who must let go of it before the socket.
+    #[must_use]
+    pub fn tap(&self) -> Tap {
+        Tap(self.stream.as_raw_fd())
+    }
+
     /// Ends the writing side: the client sees the end of what was written.
     pub async fn end_writing(&self) {
         // A client that is gone already has nothing to be told.
         let _ = self.stream.shutdown(Shutdown::Write).await;
+    }
+}
+
+/// Writes to a socket that another task has; see [`Socket::tap`].
+#[derive(Clone, Copy, Debug)]
+pub struct Tap(RawFd);
+
+impl Tap {
+    /// Sends as much of `bytes` as the socket takes at once.
+    ///
+    /// # Errors
+    /// The connection broke; its own task is to find out how.
+    pub fn send(self, bytes: &[u8]) -> Result<usize, Errno> {
+        match send(
+            self.0,
+            bytes,
+            MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL,
+        ) {
+            Err(Errno::EAGAIN | Errno::EINTR) => Ok(0),
+            sent => sent,
+        }
     }
 }

@@ -315,6 +315,7 @@ fn build(
         id,
         shard,
         hub,
+        fan_out: Rc::default(),
         desk,
         releases,
         hold: process.hold.clone(),

@@ -28,6 +28,7 @@ use crate::{
         connection,
         core::Core,
         error::StartError,
+        fan_out,
         metrics::ShardMetrics,
         read_turns::JournalUse,
         seat::SWEEP_INTERVAL,
@@ -183,6 +184,7 @@ async fn work(
         glommio::spawn_local(resume_purges(core.clone())).detach();
         let keeper = core.clone();
         glommio::spawn_local(async move { keeper.turnstile.keep().await }).detach();
+        glommio::spawn_local(fan_out::run(core.clone())).detach();
         if let Some(listener) = admin_listener {
             let admin = admin::serve(process.clone(), core.clone(), listener);
             glommio::spawn_local(admin).detach();

@@ -8,18 +8,22 @@
 //! however many appends came. The reader's core clears the flag before it
 //! reads the state, so a change is either seen or causes another wake-up.
 //!
+//! On the reader's core a change wakes the readers that left a waker, and
+//! queues the stream for whoever serves its crowd: readers that all wait at
+//! the tail and are written to in one go ([`Hub::poll_crowd`]).
+//!
 //! Readers never see more than the owner's visible state: the watch is only
 //! written from there.
 
 use std::{
     cell::{Cell, RefCell},
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     rc::Rc,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
     },
-    task::{Poll, Waker},
+    task::{Context, Poll, Waker},
 };
 
 use bytes::Bytes;
@@ -196,6 +200,10 @@ impl Watchers {
 pub struct Hub {
     streams: RefCell<HashMap<Incarnation, Rc<LiveStream>>>,
     readers: Cell<usize>,
+    /// Streams whose crowds are to be looked after, each once.
+    crowds: RefCell<VecDeque<Rc<LiveStream>>>,
+    /// Who looks after them, while there are none.
+    server: RefCell<Option<Waker>>,
 }
 
 /// A stream that has live readers on this core.
@@ -204,6 +212,8 @@ pub struct LiveStream {
     /// What the owner publishes.
     pub watch: Arc<Watch>,
     readers: RefCell<Slab<Option<Waker>>>,
+    has_crowd: Cell<bool>,
+    is_queued: Cell<bool>,
     event: RefCell<Option<SharedEvent>>,
     fetching: Cell<Option<EventKey>>,
 }
@@ -247,6 +257,8 @@ impl Hub {
                 Rc::new(LiveStream {
                     watch,
                     readers: RefCell::default(),
+                    has_crowd: Cell::new(false),
+                    is_queued: Cell::new(false),
                     event: RefCell::default(),
                     fetching: Cell::new(None),
                 })
@@ -267,7 +279,32 @@ impl Hub {
         let stream = self.streams.borrow().get(&watch.incarnation()).cloned();
         if let Some(stream) = stream {
             stream.wake_all();
+            if stream.has_crowd.get() {
+                self.queue_crowd(&stream);
+            }
         }
+    }
+
+    /// Queues `stream` for who serves its crowd, behind the others.
+    pub fn queue_crowd(&self, stream: &Rc<LiveStream>) {
+        if stream.is_queued.replace(true) {
+            return;
+        }
+        self.crowds.borrow_mut().push_back(stream.clone());
+        let server = self.server.borrow_mut().take();
+        if let Some(server) = server {
+            server.wake();
+        }
+    }
+
+    /// The next stream whose crowd is to be looked after. A change from now on queues it again.
+    pub fn poll_crowd(&self, cx: &Context<'_>) -> Poll<Rc<LiveStream>> {
+        let Some(stream) = self.crowds.borrow_mut().pop_front() else {
+            *self.server.borrow_mut() = Some(cx.waker().clone());
+            return Poll::Pending;
+        };
+        stream.is_queued.set(false);
+        Poll::Ready(stream)
     }
 
     /// Wakes every reader of every stream: the server is shutting down.
@@ -294,6 +331,11 @@ impl Hub {
 }
 
 impl LiveStream {
+    /// Whether changes of this stream queue it for who serves its crowd.
+    pub fn set_crowd(&self, has_crowd: bool) {
+        self.has_crowd.set(has_crowd);
+    }
+
     fn wake_all(&self) {
         for (_, waker) in self.readers.borrow_mut().iter_mut() {
             if let Some(waker) = waker.take() {
@@ -357,6 +399,16 @@ impl Reader {
                 _ => *slot = Some(waker.clone()),
             }
         }
+    }
+
+    /// Takes the waker back: somebody else looks after this reader.
+    pub fn wake_never(&self) {
+        let waker = match self.stream.readers.borrow_mut().get_mut(self.id) {
+            Some(slot) => slot.take(),
+            None => None,
+        };
+        // It may be the last reference to a task that is a reader: dropped after the borrow.
+        drop(waker);
     }
 
     /// When the last change became readable that readers were woken for; see [`Watch::stamp`].
@@ -432,6 +484,32 @@ mod tests {
         watchers.unregister(1);
         assert!(watchers.is_empty());
         watchers.unregister(1);
+    }
+
+    #[test]
+    fn a_stream_with_a_crowd_is_queued_once_until_it_is_looked_after() {
+        let hub = Rc::new(Hub::default());
+        let mut watchers = Watchers::default();
+        let watch = watchers.register(Watch::new(0), Incarnation(9), Watched::Open { tail: 5 });
+        let reader = hub.join(watch.clone());
+        let (count, waker) = counter();
+        let context = Context::from_waker(&waker);
+        hub.wake(&watch);
+        assert!(hub.poll_crowd(&context).is_pending());
+        reader.stream.set_crowd(true);
+        hub.wake(&watch);
+        hub.wake(&watch);
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        assert!(hub.poll_crowd(&context).is_ready());
+        assert!(hub.poll_crowd(&context).is_pending());
+        hub.wake(&watch);
+        assert!(hub.poll_crowd(&context).is_ready());
+        // A reader that somebody else looks after is not woken itself.
+        let (count, waker) = counter();
+        reader.wake_on_change(&waker);
+        reader.wake_never();
+        hub.wake(&watch);
+        assert_eq!(count.0.load(Ordering::Relaxed), 0);
     }
 
     #[test]

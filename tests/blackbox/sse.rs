@@ -38,6 +38,8 @@ at_1_and_4_shards![
     an_event_is_capped_at_8_mib,
     the_cursor_moves_past_the_clients,
     every_reader_gets_every_event_once,
+    readers_that_wait_together_each_get_their_own_form,
+    a_reader_that_pauses_misses_nothing,
     reading_resumes_where_a_reader_left,
 ];
 
@@ -534,6 +536,107 @@ fn every_reader_gets_every_event_once(server: &Server) {
             assert_eq!(reader.join().expect("no reader panics"), expected);
         }
     });
+}
+
+/// Design, Fan-out: those who wait together are written to in one go, each as it asked: both
+/// surfaces, its own `max_bytes`, past its own cursor.
+fn readers_that_wait_together_each_get_their_own_form(server: &Server) {
+    const AHEAD: u64 = 1 << 40;
+    let base = Stream::create(server, Surface::Base, JSON);
+    let bucket = base.on(Surface::Bucket);
+    let open = |stream: &Stream, query: &str| {
+        let query = format!("offset=now&live=sse{query}");
+        let mut events = EventSource::open(&stream.get(&query));
+        events.control();
+        events
+    };
+    let cursor = format!("&cursor={AHEAD}");
+    let mut readers: Vec<(Surface, bool, EventSource)> = (0..12)
+        .map(|number| match number % 4 {
+            0 => (Surface::Base, false, open(&base, "")),
+            1 => (Surface::Bucket, false, open(&bucket, "")),
+            2 => (Surface::Base, false, open(&base, "&max_bytes=1")),
+            _ => (Surface::Bucket, true, open(&bucket, &cursor)),
+        })
+        .collect();
+    let mut tail = 0;
+    for round in 0..5 {
+        let messages = [json!(round * 10), json!(round * 10 + 1)];
+        base.append(JSON, json!(messages).to_string());
+        tail += messages
+            .iter()
+            .map(|message| message.to_string().len() + 1)
+            .sum::<usize>();
+        for (surface, is_ahead, events) in &mut readers {
+            let mut read = Vec::new();
+            loop {
+                let event = events.expect("data");
+                let control = events.control();
+                match surface {
+                    Surface::Base => {
+                        read.extend(event.json().as_array().expect("an array").iter().cloned());
+                    }
+                    Surface::Bucket => read.extend(
+                        event
+                            .data
+                            .lines()
+                            .map(|line| serde_json::from_str::<Value>(line).expect("a message")),
+                    ),
+                }
+                let cursor = control["streamCursor"].as_str().expect("a cursor");
+                let cursor: u64 = cursor.parse().expect("a number");
+                assert_eq!(cursor > AHEAD, *is_ahead, "{control}");
+                if control["upToDate"] == true {
+                    assert_eq!(control["streamNextOffset"], offset(tail));
+                    break;
+                }
+            }
+            assert_eq!(read, messages);
+        }
+    }
+}
+
+/// Design, Memory: a slow reader costs its socket's buffer and a position; it goes on where it was,
+/// also in the middle of an event, and holds up nobody.
+fn a_reader_that_pauses_misses_nothing(server: &Server) {
+    const APPENDS: usize = 48;
+    let stream = Stream::create(server, Surface::Base, OCTETS);
+    let body = |number: usize| -> Vec<u8> {
+        (0..512 * 1024)
+            .map(|position| (position * 7 + number) as u8)
+            .collect()
+    };
+    let mut slow = stream.sse("-1");
+    slow.control();
+    let mut quick = stream.sse("-1");
+    quick.control();
+    let read = |events: &mut EventSource, number: usize| {
+        let expected = body(number);
+        let mut read = Vec::new();
+        while read.len() < expected.len() {
+            read.extend(events.expect("data").bytes());
+            events.control();
+        }
+        assert!(read == expected, "other bytes in append {number}");
+    };
+    for number in 0..APPENDS {
+        stream.append(OCTETS, body(number));
+        read(&mut quick, number);
+    }
+    let mut position = 0;
+    let end = APPENDS * body(0).len();
+    let mut expected = (0..APPENDS).flat_map(body);
+    while position < end {
+        let bytes = slow.expect("data").bytes();
+        position += bytes.len();
+        assert_eq!(slow.control()["streamNextOffset"], offset(position));
+        assert!(
+            bytes.iter().all(|byte| expected.next() == Some(*byte)),
+            "other bytes before {position}"
+        );
+    }
+    stream.append(OCTETS, "the end");
+    assert_eq!(slow.expect("data").bytes(), b"the end");
 }
 
 /// Base 5.8, Connection Lifecycle: a client goes on from the last control event.

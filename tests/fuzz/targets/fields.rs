@@ -6,7 +6,7 @@ use thalweg::base::limits::JS_INTEGER_MAX;
 use thalweg::base::time::{format_rfc3339, parse_rfc3339};
 use thalweg::http::headers::{Field, Headers};
 use thalweg::protocol::content_type::ContentType;
-use thalweg::protocol::cursor::cursor;
+use thalweg::protocol::cursor::{cursor, of_client};
 use thalweg::protocol::expiry::{TTL_S_MAX, parse_ttl};
 use thalweg::protocol::fork::{parse_offset, parse_sub_offset};
 use thalweg::protocol::incarnation::Incarnation;
@@ -107,7 +107,7 @@ fn check(input: &[u8]) -> u64 {
 
     let now_ms = 1_900_000_000_000;
     let own = cursor(now_ms, None, 7);
-    let next = cursor(now_ms, Some(input), 7);
+    let next = cursor(now_ms, of_client(input), 7);
     match number.filter(|&client| client < JS_INTEGER_MAX && client >= own) {
         Some(client) => assert!(next > client, "a cursor moves on"),
         None => assert_eq!(next, own),

@@ -1,0 +1,638 @@
+//! Event streams that wait at the tail, served together.
+//!
+//! A reader's task that has written everything joins its stream's crowd on
+//! this core and sleeps. What is appended then is fetched and encoded once for
+//! all members at one offset, and sent to one socket after the other; nobody
+//! is woken for it. One task of the core does this ([`run`]), in turns, so
+//! that appends and other clients come between.
+//!
+//! A member gets what there is up to the tail of that moment: the longer a
+//! round takes, the more appends are one event, and nobody is served again
+//! before everybody was served once.
+//!
+//! Only the plain case is served here. Otherwise the member is let go, which
+//! wakes its task: its socket takes less than the event (the task has the
+//! rest, and the write timeout), or broke; the stream was closed or is gone;
+//! the event cannot be had. What a crowd holds is one event for each offset
+//! that members are at, at most [`EVENTS_MAX`], and nothing between rounds.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashMap,
+    future::poll_fn,
+    num::NonZeroU64,
+    rc::Rc,
+    task::{Poll, Waker},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_lite::future;
+use glommio::timer::Timer;
+use slab::Slab;
+use smallvec::SmallVec;
+
+use crate::{
+    http::encode,
+    protocol::{
+        cursor,
+        incarnation::Incarnation,
+        sse::{self, Control},
+    },
+    server::{
+        core::{Core, LiveReader},
+        event_stream::{COPY_BYTES_MAX, Fetched, HEAD_ROOM, Shape, fetch},
+        socket::Tap,
+    },
+    shard::live::{LiveStream, Watched},
+};
+
+/// Sends in one turn.
+const SENDS_PER_TURN: usize = 64;
+/// Turns follow one another for so long, in nanoseconds; then there is a [`REST`] after each, or
+/// after [`SPENT_NS_MIN`] of shorter ones.
+const BREATH_NS_MAX: u64 = 6_000_000;
+/// Turns cost that many times their length of time without turns: a core that spends less than a
+/// quarter of its time on them never rests.
+const BREATH_SHARE: u64 = 3;
+/// Time spent on turns between two rests, in nanoseconds.
+const SPENT_NS_MIN: u64 = 150_000;
+/// How long the core is left to others after a turn: its sockets and its disk, the threads of the
+/// kernel that complete what it asked for, and receivers on the same machine. What is appended
+/// meanwhile goes into the same events. Without it commits waited for a tick of the scheduler (4 ms),
+/// and a crowd of 5,000 was slower, not faster, since each event carried less.
+const REST: Duration = Duration::from_micros(30);
+/// Bytes sent in one turn, give or take an event.
+const BYTES_PER_TURN: usize = 512 * 1024;
+/// Encoded events that a crowd keeps within a round.
+const EVENTS_MAX: usize = 16;
+
+/// The crowds of one core.
+#[derive(Debug, Default)]
+pub struct FanOut {
+    crowds: RefCell<HashMap<Incarnation, Rc<Crowd>>>,
+}
+
+/// Who a reader is and how far.
+#[derive(Clone, Copy, Debug)]
+pub struct Standing {
+    /// How its events are written.
+    pub shape: Shape,
+    /// The cursor that it came with.
+    pub cursor: Option<NonZeroU64>,
+    /// The offset after what was written.
+    pub at: u64,
+    /// The tail up to which there is nothing more to write.
+    pub seen: u64,
+    /// Whether `at` was the tail when that was written.
+    pub up_to_date: bool,
+    /// When something was last written, in nanoseconds of the monotonic clock.
+    pub sent_ns: u64,
+    /// The change that was last delivered; see [`Latency::delivered`](super::latency::Latency::delivered).
+    pub delivered_ns: u64,
+}
+
+/// The part of an event that a socket did not take.
+#[derive(Debug)]
+pub struct Unsent {
+    /// The bytes.
+    pub bytes: Bytes,
+    /// When what they carry became readable.
+    pub published_ns: u64,
+}
+
+/// The members of one stream.
+#[derive(Debug)]
+struct Crowd {
+    home: Rc<FanOut>,
+    stream: Rc<LiveStream>,
+    owner: usize,
+    incarnation: Incarnation,
+    members: RefCell<Slab<Member>>,
+    /// No member has this index or a higher one.
+    slots: Cell<usize>,
+    /// The member that is next to be looked at.
+    hand: Cell<usize>,
+    events: RefCell<Vec<Encoded>>,
+    is_fetching: Cell<bool>,
+}
+
+#[derive(Debug)]
+struct Member {
+    tap: Tap,
+    is_released: bool,
+    standing: Standing,
+    waker: Option<Waker>,
+    unsent: Option<Box<Unsent>>,
+}
+
+/// An event as it is sent.
+#[derive(Debug)]
+struct Encoded {
+    shape: Shape,
+    start: u64,
+    end: u64,
+    tail: u64,
+    /// All of it: the data event and a control event without a client's own cursor, in a chunk.
+    whole: Bytes,
+    /// The data event alone.
+    data: Bytes,
+    /// Waited for, and to be sent even if the tail has moved since.
+    is_awaited: Cell<bool>,
+}
+
+/// What a turn came to.
+enum Served {
+    /// Everybody has everything.
+    All,
+    /// The turn is over.
+    Some,
+    /// This event is missing.
+    Lacks(u64, Shape),
+}
+
+/// What is left of a turn.
+struct Turn {
+    sends: usize,
+    bytes: usize,
+}
+
+/// A reader's place in a crowd, given up when dropped.
+#[derive(Debug)]
+pub struct Place {
+    crowd: Rc<Crowd>,
+    index: usize,
+}
+
+impl FanOut {
+    /// Takes `reader`, which writes through `tap`, into its stream's crowd. If there is more to write
+    /// already it is queued.
+    #[must_use]
+    pub fn join(
+        self: &Rc<Self>,
+        core: &Core,
+        reader: &LiveReader,
+        tap: Tap,
+        standing: Standing,
+    ) -> Place {
+        let stream = &reader.reader.stream;
+        let incarnation = stream.watch.incarnation();
+        let crowd = self
+            .crowds
+            .borrow_mut()
+            .entry(incarnation)
+            .or_insert_with(|| {
+                stream.set_crowd(true);
+                Rc::new(Crowd {
+                    home: self.clone(),
+                    stream: stream.clone(),
+                    owner: reader.owner(),
+                    incarnation,
+                    members: RefCell::default(),
+                    slots: Cell::new(0),
+                    hand: Cell::new(0),
+                    events: RefCell::default(),
+                    is_fetching: Cell::new(false),
+                })
+            })
+            .clone();
+        let index = crowd.members.borrow_mut().insert(Member {
+            tap,
+            is_released: false,
+            standing,
+            waker: None,
+            unsent: None,
+        });
+        let slots = index.saturating_add(1);
+        crowd.slots.set(crowd.slots.get().max(slots));
+        let seen = Watched::Open {
+            tail: standing.seen,
+        };
+        if stream.watch.state() != seen {
+            core.hub.queue_crowd(stream);
+        }
+        Place { crowd, index }
+    }
+
+    fn crowd_of(&self, stream: &LiveStream) -> Option<Rc<Crowd>> {
+        let crowds = self.crowds.borrow();
+        crowds.get(&stream.watch.incarnation()).cloned()
+    }
+}
+
+impl Place {
+    /// Ready once it was let go; until then leaves `waker` for that.
+    pub fn poll_released(&self, waker: &Waker) -> Poll<()> {
+        let mut members = self.crowd.members.borrow_mut();
+        match members.get_mut(self.index) {
+            Some(member) if !member.is_released => {
+                match &member.waker {
+                    Some(known) if known.will_wake(waker) => {}
+                    _ => member.waker = Some(waker.clone()),
+                }
+                Poll::Pending
+            }
+            _ => Poll::Ready(()),
+        }
+    }
+
+    /// When something was last written to it, in nanoseconds of the monotonic clock.
+    #[must_use]
+    pub fn sent_ns(&self) -> u64 {
+        let members = self.crowd.members.borrow();
+        let member = members.get(self.index);
+        member.map_or(0, |member| member.standing.sent_ns)
+    }
+
+    /// Gives the place up: how far it came, and what its socket has yet to take.
+    #[must_use]
+    pub fn leave(self) -> Option<(Standing, Option<Box<Unsent>>)> {
+        let mut members = self.crowd.members.borrow_mut();
+        let member = members.get_mut(self.index)?;
+        Some((member.standing, member.unsent.take()))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut members = self.crowd.members.borrow_mut();
+        let member = members.try_remove(self.index);
+        let mut slots = self.crowd.slots.get();
+        while slots > 0 && !members.contains(slots.saturating_sub(1)) {
+            slots = slots.saturating_sub(1);
+        }
+        self.crowd.slots.set(slots);
+        // What was once a great crowd is not walked, nor paid for, for ever.
+        if slots < members.capacity() / 4 {
+            members.shrink_to_fit();
+        }
+        if members.is_empty() {
+            self.crowd.stream.set_crowd(false);
+            let mut crowds = self.crowd.home.crowds.borrow_mut();
+            crowds.remove(&self.crowd.incarnation);
+        }
+        drop(members);
+        // Its waker may hold the last reference to a task with a place: dropped after the borrow.
+        drop(member);
+    }
+}
+
+/// Serves the crowds of a core, for ever.
+pub async fn run(core: Rc<Core>) {
+    let mut breath = Breath::default();
+    loop {
+        let stream = poll_fn(|cx| core.hub.poll_crowd(cx)).await;
+        // Whoever waits for the append itself, or for its turn, goes first.
+        future::yield_now().await;
+        let began_ns = core.clock.monotonic_ns();
+        if let Some(crowd) = core.fan_out.crowd_of(&stream)
+            && crowd.turn(&core).await
+        {
+            core.hub.queue_crowd(&stream);
+        }
+        if breath.is_out(began_ns, core.clock.monotonic_ns()) {
+            Timer::new(REST).await;
+        }
+    }
+}
+
+/// How long the turns of a core may still follow one another without a rest.
+#[derive(Debug, Default)]
+struct Breath {
+    left_ns: u64,
+    ended_ns: u64,
+    /// Spent on turns since the last rest.
+    spent_ns: u64,
+}
+
+impl Breath {
+    /// A turn has ended; whether it is time for a rest. Time without turns gives breath.
+    fn is_out(&mut self, began_ns: u64, ended_ns: u64) -> bool {
+        let idle_ns = began_ns.saturating_sub(self.ended_ns);
+        let turn_ns = ended_ns.saturating_sub(began_ns);
+        let gained_ns = idle_ns / BREATH_SHARE;
+        let left_ns = self.left_ns.saturating_add(gained_ns).min(BREATH_NS_MAX);
+        self.left_ns = left_ns.saturating_sub(turn_ns);
+        self.ended_ns = ended_ns;
+        self.spent_ns = self.spent_ns.saturating_add(turn_ns);
+        let is_out = self.left_ns == 0 && self.spent_ns >= SPENT_NS_MIN;
+        if is_out {
+            self.spent_ns = 0;
+        }
+        is_out
+    }
+}
+
+impl Crowd {
+    /// One turn; whether another is due.
+    async fn turn(self: &Rc<Self>, core: &Rc<Core>) -> bool {
+        if self.is_fetching.get() {
+            return false;
+        }
+        let Watched::Open { tail } = self.stream.watch.state() else {
+            self.release(|_| true);
+            return false;
+        };
+        self.events.borrow_mut().retain(|event| {
+            let is_full = event.end < event.tail && event.end > event.start;
+            event.tail == tail || is_full || event.is_awaited.take()
+        });
+        let mut turn = Turn {
+            sends: SENDS_PER_TURN,
+            bytes: BYTES_PER_TURN,
+        };
+        loop {
+            match self.serve(core, tail, &mut turn) {
+                Served::All => {
+                    self.events.borrow_mut().clear();
+                    return false;
+                }
+                Served::Some => return true,
+                Served::Lacks(start, shape) => {
+                    let (asking, owner, incarnation) = (core.clone(), self.owner, self.incarnation);
+                    let mut fetching =
+                        Box::pin(
+                            async move { fetch(&asking, owner, incarnation, shape, start).await },
+                        );
+                    if let Some(fetched) = future::poll_once(&mut fetching).await {
+                        self.fetched(core, start, shape, fetched.ok(), false);
+                        continue;
+                    }
+                    // Another core's, or on the disk: the other streams go on.
+                    self.is_fetching.set(true);
+                    let (crowd, core) = (self.clone(), core.clone());
+                    glommio::spawn_local(async move {
+                        let fetched = fetching.await;
+                        crowd.is_fetching.set(false);
+                        crowd.fetched(&core, start, shape, fetched.ok(), true);
+                        core.hub.queue_crowd(&crowd.stream);
+                    })
+                    .detach();
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// The event at `start` is there, or cannot be had: then its readers ask for themselves.
+    fn fetched(
+        &self,
+        core: &Core,
+        start: u64,
+        shape: Shape,
+        fetched: Option<Fetched>,
+        is_awaited: bool,
+    ) {
+        match fetched.filter(|fetched| !fetched.closed) {
+            Some(fetched) => {
+                let interval = cursor::interval(core.clock.now_ms());
+                let event = Encoded::new(fetched, start, shape, interval, is_awaited);
+                let mut events = self.events.borrow_mut();
+                if events.len() >= EVENTS_MAX {
+                    events.remove(0);
+                }
+                events.push(event);
+            }
+            None => {
+                self.release(|member| {
+                    member.standing.at == start && member.standing.shape == shape
+                });
+            }
+        }
+    }
+
+    /// Sends to members that lack something, up to `tail`, from where the last turn ended.
+    fn serve(&self, core: &Core, tail: u64, turn: &mut Turn) -> Served {
+        let published_ns = self.stream.watch.published_ns();
+        let now_ns = core.clock.monotonic_ns();
+        let interval = cursor::interval(core.clock.now_ms());
+        let events = self.events.borrow();
+        let mut members = self.members.borrow_mut();
+        let mut released: SmallVec<[Waker; 8]> = SmallVec::new();
+        let (mut delivered, mut bytes) = (0u64, 0usize);
+        let mut own = Vec::new();
+        let slots = self.slots.get();
+        let mut passed = 0usize;
+        let served = loop {
+            if passed >= slots {
+                break Served::All;
+            }
+            let index = if self.hand.get() < slots {
+                self.hand.get()
+            } else {
+                0
+            };
+            let member = members.get_mut(index);
+            let Some(member) = member.filter(|member| member.is_behind(tail)) else {
+                passed = passed.saturating_add(1);
+                self.hand.set(index.saturating_add(1));
+                continue;
+            };
+            if turn.sends == 0 || turn.bytes == 0 {
+                break Served::Some;
+            }
+            let Standing { at, shape, .. } = member.standing;
+            let event = events.iter().rev();
+            let event = event
+                .filter(|event| event.start == at)
+                .find(|event| event.shape == shape);
+            let Some(event) = event else {
+                break Served::Lacks(at, shape);
+            };
+            passed = 0;
+            self.hand.set(index.saturating_add(1));
+            turn.sends = turn.sends.saturating_sub(1);
+            if event.end == at {
+                // Only the start of a character: it waits for the rest.
+                member.standing.seen = event.tail.max(tail);
+                continue;
+            }
+            let cursor = member.standing.cursor.map(NonZeroU64::get);
+            let is_shared = cursor.is_none_or(|client| client < interval);
+            if !is_shared && event.data.len() > COPY_BYTES_MAX {
+                member.release(&mut released);
+                continue;
+            }
+            let text = if is_shared {
+                &event.whole
+            } else {
+                event.with_cursor(core.cursor(cursor), &mut own);
+                own.as_slice()
+            };
+            let Ok(sent) = member.tap.send(text) else {
+                member.release(&mut released);
+                continue;
+            };
+            bytes = bytes.saturating_add(sent);
+            turn.bytes = turn.bytes.saturating_sub(text.len());
+            member.standing.at = event.end;
+            member.standing.seen = event.end;
+            member.standing.up_to_date = event.end == event.tail;
+            member.standing.sent_ns = now_ns;
+            if sent < text.len() {
+                let bytes = if is_shared {
+                    event.whole.slice(sent..)
+                } else {
+                    Bytes::copy_from_slice(text.get(sent..).unwrap_or_default())
+                };
+                member.unsent = Some(Box::new(Unsent {
+                    bytes,
+                    published_ns,
+                }));
+                member.release(&mut released);
+            } else {
+                delivered = delivered.saturating_add(1);
+                let seen_ns = &mut member.standing.delivered_ns;
+                core.latency.delivered(published_ns, seen_ns);
+            }
+        };
+        drop((members, events));
+        core.seats.sent(bytes);
+        core.metrics.sse_events_total.count(delivered);
+        released.into_iter().for_each(Waker::wake);
+        served
+    }
+
+    /// Lets the members go that `whom` names.
+    fn release(&self, whom: impl Fn(&Member) -> bool) {
+        let mut released: SmallVec<[Waker; 8]> = SmallVec::new();
+        for (_, member) in self.members.borrow_mut().iter_mut() {
+            if whom(member) {
+                member.release(&mut released);
+            }
+        }
+        released.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Member {
+    fn is_behind(&self, tail: u64) -> bool {
+        self.standing.seen < tail && !self.is_released
+    }
+
+    /// Lets it go; its task is woken after the members are no longer borrowed.
+    fn release(&mut self, wakers: &mut SmallVec<[Waker; 8]>) {
+        self.is_released = true;
+        wakers.extend(self.waker.take());
+    }
+}
+
+impl Encoded {
+    fn new(fetched: Fetched, start: u64, shape: Shape, cursor: u64, is_awaited: bool) -> Self {
+        let Fetched {
+            end,
+            tail,
+            mut text,
+            charge,
+            ..
+        } = fetched;
+        let data_end = text.len();
+        let control = Control {
+            next: end,
+            cursor,
+            up_to_date: end == tail,
+            closed: false,
+        };
+        sse::control_event(&control, &mut text);
+        let mut whole_start = HEAD_ROOM;
+        if shape.chunked {
+            let mut head = Vec::with_capacity(HEAD_ROOM);
+            let len = text.len().saturating_sub(HEAD_ROOM);
+            encode::chunk_start(&mut head, len as u64);
+            whole_start = whole_start.saturating_sub(head.len());
+            if let Some(room) = text.get_mut(whole_start..HEAD_ROOM) {
+                room.copy_from_slice(&head);
+            }
+            encode::chunk_end(&mut text);
+        }
+        let text = charge.with(text);
+        Self {
+            shape,
+            start,
+            end,
+            tail,
+            whole: text.slice(whole_start..),
+            data: text.slice(HEAD_ROOM..data_end),
+            is_awaited: Cell::new(is_awaited),
+        }
+    }
+
+    /// Writes it into `out` with a client's own cursor.
+    fn with_cursor(&self, cursor: u64, out: &mut Vec<u8>) {
+        let control = Control {
+            next: self.end,
+            cursor,
+            up_to_date: self.end == self.tail,
+            closed: false,
+        };
+        let mut text = Vec::with_capacity(128);
+        sse::control_event(&control, &mut text);
+        out.clear();
+        self.shape.push(&[&self.data, &text], out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rest_is_due_when_the_breath_is_spent_and_idle_time_restores_it() {
+        let mut breath = Breath::default();
+        let mut now_ns = 1_000_000_000;
+        let mut turns = |count: usize, turn_ns: u64, gap_ns: u64| {
+            let turn = |_| {
+                let began_ns = now_ns + gap_ns;
+                now_ns = began_ns + turn_ns;
+                breath.is_out(began_ns, now_ns)
+            };
+            (0..count).map(turn).filter(|is_out| *is_out).count()
+        };
+        let turn_ns = 2 * SPENT_NS_MIN;
+        let in_a_row = usize::try_from(BREATH_NS_MAX / turn_ns).unwrap();
+        assert_eq!(turns(in_a_row - 1, turn_ns, 0), 0);
+        assert_eq!(turns(10, turn_ns, 0), 10);
+        // A rest does not give enough for a turn.
+        assert_eq!(turns(10, turn_ns, 50_000), 10);
+        // Short turns rest together.
+        assert_eq!(turns(10, SPENT_NS_MIN / 5, 0), 2);
+        assert_eq!(turns(1, turn_ns, BREATH_SHARE * BREATH_NS_MAX), 0);
+    }
+
+    #[test]
+    fn an_event_is_one_chunk_with_its_control_event() {
+        let budget = crate::server::budget::Budget::new(1 << 20);
+        let shape = |chunked| Shape {
+            bytes_max: 64,
+            framing: sse::Framing::Text,
+            surface: crate::protocol::stream_key::Surface::Base,
+            chunked,
+        };
+        let event = |chunked| {
+            let mut text = vec![0; HEAD_ROOM];
+            sse::data_event(sse::Framing::Text, b"ab", false, &mut text);
+            let fetched = Fetched {
+                end: 7,
+                tail: 9,
+                closed: false,
+                text,
+                charge: budget.charge(),
+            };
+            Encoded::new(fetched, 5, shape(chunked), 3, false)
+        };
+        let text = b"event: data\ndata:ab\n\nevent: control\ndata:{\"streamNextOffset\":\"00000000000000000007\",\"streamCursor\":\"3\"}\n\n";
+        let plain = event(false);
+        assert_eq!(plain.whole, text[..]);
+        let chunk = event(true);
+        let (head, rest) = chunk.whole.split_at(4);
+        assert_eq!(head, format!("{:x}\r\n", text.len()).as_bytes());
+        assert_eq!(rest, [&text[..], b"\r\n"].concat());
+        // With the same cursor a client's own event is no other.
+        let mut own = Vec::new();
+        chunk.with_cursor(3, &mut own);
+        assert_eq!(own, chunk.whole);
+        plain.with_cursor(4, &mut own);
+        let other = String::from_utf8_lossy(text).replace(":\"3\"", ":\"4\"");
+        assert_eq!(String::from_utf8_lossy(&own), other);
+    }
+}
