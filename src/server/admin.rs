@@ -8,9 +8,11 @@
 mod page;
 
 use std::{
+    future::poll_fn,
     net::SocketAddr,
     rc::Rc,
     sync::{Arc, atomic::Ordering},
+    task::Poll,
     time::Duration,
 };
 
@@ -31,7 +33,7 @@ use crate::{
     },
     server::{
         backup::{
-            HOLD_TIMEOUT,
+            HOLD_TIMEOUT, STOP_PATIENCE,
             held::{self, Holding, NoHold},
         },
         core::Core,
@@ -84,24 +86,26 @@ async fn converse(
     let limits = &core.limits;
     let mut connection = Connection::new(ConnectionLimits::from(limits));
     let mut out = Vec::new();
-    let mut holding = None;
+    let mut held = Held::default();
     // One deadline for a whole head, the wait before it included.
     socket.seat.set_timeout(limits.idle_timeout);
     loop {
         match connection.next_head() {
             HeadEvent::NeedInput => {
-                let count = socket.read(connection.space()).await?;
-                connection.received(count);
+                if !receive(&mut socket, &mut connection, &mut held).await? {
+                    return Ok(());
+                }
                 continue;
             }
             HeadEvent::Head => {
+                if socket.seat.is_draining() {
+                    connection.close_after_this();
+                }
                 let request = AdminRequest::new(&connection, process.admin_listen);
                 connection.reject();
                 let is_head = connection.method() == Method::Head;
                 let answer = match request {
-                    Ok(AdminRequest::Backup(step)) => {
-                        step.answer(process, core, &mut holding).await
-                    }
+                    Ok(AdminRequest::Backup(step)) => step.answer(process, core, &mut held).await,
                     Ok(request) => request.answer(process, core).await,
                     Err(refusal) => Answer::refused(&refusal),
                 };
@@ -117,7 +121,7 @@ async fn converse(
         socket.write_all(&out, limits.write_timeout).await?;
         out.clear();
         match next {
-            Next::Head if holding.is_some() => socket.seat.set_timeout(HOLD_TIMEOUT),
+            Next::Head if held.holding.is_some() => socket.seat.set_timeout(HOLD_TIMEOUT),
             Next::Head => socket.seat.set_timeout(limits.idle_timeout),
             Next::Close => return Ok(()),
             Next::Drain => {
@@ -131,6 +135,40 @@ async fn converse(
             }
         }
     }
+}
+
+/// What a connection holds for a backup.
+#[derive(Default)]
+struct Held {
+    holding: Option<Holding>,
+    /// It was given up, because the server goes down; whoever copies is to hear that.
+    given_up: bool,
+}
+
+/// Takes in more of a request; false when the connection is to be closed, since the server goes down
+/// and nothing has come. A hold ends at once then, but its connection is kept for [`STOP_PATIENCE`]:
+/// the backup asks after it by then, and is told why it is over.
+async fn receive(
+    socket: &mut Socket,
+    connection: &mut Connection,
+    held: &mut Held,
+) -> Result<bool, SocketError> {
+    poll_fn(|cx| {
+        if let Poll::Ready(read) = socket.poll_read(cx, connection.space()) {
+            connection.received(read?);
+            return Poll::Ready(Ok(true));
+        }
+        if socket.seat.is_draining() {
+            if held.holding.take().is_some() {
+                held.given_up = true;
+                socket.seat.set_timeout(STOP_PATIENCE);
+            } else if !held.given_up {
+                return Poll::Ready(Ok(false));
+            }
+        }
+        socket.poll_over(cx)
+    })
+    .await
 }
 
 /// What the operator asks for.
@@ -156,27 +194,33 @@ enum BackupStep {
 }
 
 impl BackupStep {
-    async fn answer(
-        self,
-        process: &Arc<Process>,
-        core: &Rc<Core>,
-        holding: &mut Option<Holding>,
-    ) -> Answer {
+    async fn answer(self, process: &Arc<Process>, core: &Rc<Core>, held: &mut Held) -> Answer {
+        if held.given_up || core.seats.is_draining() {
+            held.holding = None;
+            return Answer::refusing(
+                503,
+                Refusal::ShuttingDown.code(),
+                "the server is being stopped, and no longer holds anything for a backup",
+            );
+        }
         if self == Self::Begin {
             return match held::hold(process, core).await {
-                Ok((held, directory)) => {
-                    *holding = Some(held);
+                Ok((holding, directory)) => {
+                    held.holding = Some(holding);
                     Answer::json(200, serde_json::json!(directory).to_string())
                 }
-                Err(NoHold::Taken) => {
-                    Answer::refusing(409, "BACKUP_RUNNING", "a backup is running")
-                }
+                Err(NoHold::Taken) => Answer::refusing(
+                    409,
+                    "BACKUP_RUNNING",
+                    "a backup is running: wait until it has ended. If it was killed, try again in \
+                     some seconds: its hold goes when the system has closed its connection",
+                ),
                 Err(NoHold::Busy) => Answer::refusing(503, "BUSY", "a core is too busy; try again"),
             };
         }
-        let answer = match holding {
+        let answer = match &held.holding {
             None => Answer::refusing(404, "NO_BACKUP", "this connection holds nothing"),
-            Some(held) if held.is_in_force() => Answer::json(200, "{\"held\":true}".into()),
+            Some(holding) if holding.is_in_force() => Answer::json(200, "{\"held\":true}".into()),
             Some(_) => Answer::refusing(
                 409,
                 "BACKUP_BROKEN",
@@ -184,7 +228,7 @@ impl BackupStep {
             ),
         };
         if self == Self::End {
-            *holding = None;
+            held.holding = None;
         }
         answer
     }

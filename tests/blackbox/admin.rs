@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::common::eventually;
-use crate::common::http::{Request, Response};
+use crate::common::http::{Connection, Request, Response};
 use crate::common::server::{Options, Server};
 use crate::common::stream::{JSON, OCTETS, Stream, Surface};
 
@@ -359,4 +359,17 @@ fn the_page_is_served_with_its_policy() {
         ask(&server, "POST", path).expect(405);
     }
     ask(&server, "GET", "/page.html").expect(404);
+}
+
+/// A client that asks now and then, as a monitor does, does not hold up a stop.
+#[test]
+fn a_stop_does_not_wait_for_an_idle_connection() {
+    let server = Options::new(2).start();
+    let mut monitor = Connection::try_open(server.admin_address()).expect("it listens");
+    let live = Request::to(server.admin_address(), "GET", "/__ursula/live");
+    let answer = monitor.exchange(&live).expect("an answer");
+    assert_eq!(answer.status, 200);
+    let log = server.stop();
+    assert!(!log.contains("closing what did not end"), "{log}");
+    assert!(monitor.exchange(&live).is_none());
 }

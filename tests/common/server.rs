@@ -226,6 +226,22 @@ impl Server {
         (process.wait(), self.options.clone())
     }
 
+    /// As [`terminate`](Self::terminate), for a stop that must succeed; all that the server said.
+    #[track_caller]
+    pub fn stop(mut self) -> String {
+        let mut process = self
+            .process
+            .take()
+            .expect("the server runs in a process of ours");
+        process.signal(libc::SIGTERM);
+        let status = process.await_end();
+        assert!(
+            status.success(),
+            "the server ended with {status} on SIGTERM"
+        );
+        process.whole_log()
+    }
+
     /// SIGTERM, then a new process on the same data directory.
     #[track_caller]
     pub fn restart(self) -> Self {
@@ -321,6 +337,11 @@ impl Process {
 
     #[track_caller]
     fn wait(mut self) -> ExitStatus {
+        self.await_end()
+    }
+
+    #[track_caller]
+    fn await_end(&mut self) -> ExitStatus {
         let deadline = Instant::now() + LIFECYCLE_PATIENCE;
         loop {
             if let Some(status) = self.ended() {

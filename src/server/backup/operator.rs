@@ -12,17 +12,19 @@ use std::{
     time::Duration,
 };
 
-use super::{BackupError, HOLD_TIMEOUT, held::HeldDirectory};
+use super::{BackupError, HOLD_TIMEOUT, STOP_PATIENCE, held::HeldDirectory};
 
 const PATH: &str = "/__ursula/backup";
-/// How often the hold is asked after: it must not be taken for one that nobody has.
-const INTERVAL: Duration = Duration::from_secs(1);
+/// How often the hold is asked after: it must not be taken for one that nobody has, and a server that
+/// goes down waits for it.
+const INTERVAL: Duration = Duration::from_millis(250);
 /// Longest answer, in bytes: a thousand shards take a fifth.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 /// Longest line of an answer's head, in bytes.
 const LINE_BYTES_MAX: u64 = 8 << 10;
 
 const _: () = assert!(INTERVAL.as_millis() * 10 < HOLD_TIMEOUT.as_millis());
+const _: () = assert!(INTERVAL.as_millis() * 4 < STOP_PATIENCE.as_millis());
 
 /// A hold that a server has given.
 pub(super) struct Hold {
