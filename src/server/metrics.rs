@@ -79,6 +79,8 @@ metrics! {
     checkpoint_bytes: Gauge, "bytes", "The last checkpoint's file.";
     checkpoint_written_bytes_total: Counter, "bytes", "Bytes written for checkpoints.";
     keeper_failures_total: Counter, "", "Failed attempts to write segments or checkpoints; tried again, but act on it.";
+    backup_held: Gauge, "", "1 while a backup copies the data directory: until it ends no disk space is given back.";
+    backup_held_seconds: Gauge, "seconds", "For how long it has been so; 0 when no backup runs.";
     disk_free_bytes: Gauge, "bytes", "Free space of the journal's file system, as of about a second ago.";
     disk_pressure: Gauge, "", "1 while the journal has no space that it may use: the shard takes no writes; act on it.";
     journal_failed: Gauge, "", "1 once a write or sync of the journal failed: the shard takes no writes; act on it.";

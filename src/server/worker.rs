@@ -281,6 +281,7 @@ fn spawn_timers(
     glommio::spawn_local(async move {
         let mut parts_from = None;
         let mut sweeps = 0u64;
+        let mut held = HeldFor::default();
         while !stopped.get() {
             Timer::new(SWEEP_INTERVAL).await;
             core.seats.sweep();
@@ -308,6 +309,10 @@ fn spawn_timers(
             }
             core.releases.flush();
             publish_metrics(&core, &journal, keeper.get());
+            let held = held.look(process.hold.holds(), Instant::now());
+            core.metrics.backup_held.set(u64::from(held.is_some()));
+            let seconds = held.unwrap_or_default().as_secs();
+            core.metrics.backup_held_seconds.set(seconds);
             core.latency.serve(&core.metrics.latency);
             if process.stop.load(Ordering::Acquire) {
                 core.seats.drain();
@@ -316,6 +321,23 @@ fn spawn_timers(
         }
     })
     .detach();
+}
+
+/// How long the present hold has been seen.
+#[derive(Debug, Default)]
+struct HeldFor(Option<(u64, Instant)>);
+
+impl HeldFor {
+    /// For how long hold `number` has been in force at `now`; `None` if there is none.
+    fn look(&mut self, number: Option<u64>, now: Instant) -> Option<Duration> {
+        match (self.0, number) {
+            (Some((known, since)), Some(number)) if known == number => {
+                return Some(now.saturating_duration_since(since));
+            }
+            _ => self.0 = number.map(|number| (number, now)),
+        }
+        self.0.map(|_| Duration::ZERO)
+    }
 }
 
 fn publish_metrics(core: &Rc<Core>, journal: &Journal<GlommioDisk>, keeper: KeeperStats) {
@@ -440,5 +462,25 @@ async fn drain(core: &Rc<Core>, timeout: Duration) {
             "closing what did not end within {:?}",
             started.elapsed()
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_age_is_that_of_the_present_hold() {
+        let start = Instant::now();
+        let second = Duration::from_secs(1);
+        let mut held = HeldFor::default();
+        assert_eq!(held.look(None, start), None);
+        assert_eq!(held.look(Some(1), start), Some(Duration::ZERO));
+        assert_eq!(held.look(Some(1), start + second), Some(second));
+        // One ended and another began between two looks.
+        assert_eq!(held.look(Some(2), start + second), Some(Duration::ZERO));
+        assert_eq!(held.look(Some(2), start + 3 * second), Some(2 * second));
+        assert_eq!(held.look(None, start + 3 * second), None);
+        assert_eq!(held.look(Some(3), start + 4 * second), Some(Duration::ZERO));
     }
 }
