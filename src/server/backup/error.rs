@@ -28,6 +28,11 @@ pub enum BackupError {
         /// The target.
         path: PathBuf,
     },
+    /// What is to be backed up is a backup, or a restore that did not end.
+    SourceIsBackup {
+        /// The directory.
+        path: PathBuf,
+    },
     /// The target lies in the data directory.
     Inside {
         /// The target.
@@ -165,6 +170,13 @@ impl fmt::Display for BackupError {
                  renamed to its name: choose one in it, such as {}",
                 path.display(),
                 path.join("backup").display()
+            ),
+            Self::SourceIsBackup { path } => write!(
+                f,
+                "{} is not a data directory but a backup, or a restore into it did not end: copy a \
+                 backup as it is, or restore it first (`thalweg restore`) and back up what it was \
+                 restored to",
+                path.display()
             ),
             Self::Inside { path } => write!(
                 f,

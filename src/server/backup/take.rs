@@ -158,6 +158,9 @@ impl Source {
             let dir = options.data_dir.clone().unwrap_or_default();
             // A directory that is none must not become one.
             data_dir::look(&dir)?;
+            if dir.join(BACKUP_NAME).exists() {
+                return Err(BackupError::SourceIsBackup { path: dir });
+            }
             let lock = data_dir::lock(&dir)?;
             return Ok(Self {
                 look: data_dir::look(&dir)?,
