@@ -20,7 +20,8 @@
 //!   under another name, then read back and verified as `inspect` does, then
 //!   [`contents`] lists them with lengths and digests, then one rename. Killed
 //!   before that, it leaves `DIR.partial`, which the next backup to `DIR`
-//!   removes and which `restore` and `serve` refuse.
+//!   removes and which `restore` and `serve` refuse; SIGINT and SIGTERM leave
+//!   nothing ([`interrupt`]).
 //! - The hold ends with the connection that asked for it, so with the process,
 //!   and when that says nothing for [`HOLD_TIMEOUT`]. When the server ends or
 //!   breaks the hold, the backup fails.
@@ -39,6 +40,7 @@ pub mod contents;
 mod copy;
 mod error;
 pub mod held;
+mod interrupt;
 mod operator;
 mod restore;
 mod take;
@@ -82,6 +84,9 @@ fn tell(outcome: Result<impl fmt::Display, BackupError>) -> ExitCode {
         }
         Err(error) => {
             eprintln!("thalweg: {error}");
+            if let BackupError::Interrupted { signal } = error {
+                interrupt::end_by(signal);
+            }
             ExitCode::FAILURE
         }
     }

@@ -141,6 +141,12 @@ impl Stalled {
         self.child.wait_with_output().expect("our own child")
     }
 
+    fn signal(&self, signal: libc::c_int) {
+        let pid = libc::c_int::try_from(self.child.id()).expect("a pid fits");
+        // SAFETY: kill(2) takes no pointers; the child is not yet reaped, so the pid is its own.
+        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+    }
+
     fn kill(mut self) {
         self.child.kill().expect("it runs");
         self.child.wait().expect("our own child");
@@ -552,6 +558,11 @@ fn a_killed_backup_is_none() {
     Stalled::backup(&server, &shelf, "backup").kill();
     eventually("the server lets go", || {
         let output = backup_of(&server, &to).output().expect("it can be started");
+        let said = said(&output);
+        assert!(
+            output.status.success() || said.contains("try again in some seconds"),
+            "{said}"
+        );
         output.status.success().then_some(())
     });
     assert!(to.exists() && !partial.exists());
@@ -601,10 +612,63 @@ fn a_backup_whose_server_ends_is_none() {
     // Nothing is the worse for it.
     let server = options.start();
     assert!(read(&server, &key) == whole);
+    // A stop does not wait for a backup, which has time to hear of it.
+    let backup = Stalled::backup(&server, &shelf, "backup");
+    let pipe = backup.pipe.clone();
+    let log = server.stop();
+    assert!(!log.contains("did not end"), "{log}");
+    let output = backup.go_on();
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(
+        said(&output).contains("the server is being stopped"),
+        "{}",
+        said(&output)
+    );
+    assert!(!pipe.exists());
+    assert!(!shelf.place("backup").exists() && !shelf.partial("backup").exists());
+    let server = options.start();
     let to = shelf.place("backup");
     succeeds(backup_of(&server, &to));
     let copy = restored(&to, &shelf.place("restored"), &options, 2);
     assert!(read(&copy, &key) == whole);
+}
+
+/// A backup that is told to stop removes what it made, and the server lets go.
+#[test]
+fn a_backup_that_is_interrupted_leaves_nothing() {
+    use std::os::unix::process::ExitStatusExt;
+    let shelf = Shelf::new();
+    let (server, _) = small();
+    for (signal, name) in [(libc::SIGINT, "SIGINT"), (libc::SIGTERM, "SIGTERM")] {
+        let backup = Stalled::backup(&server, &shelf, "backup");
+        eventually("it is held", || {
+            (metric(&server, "backup_held") > 0).then_some(())
+        });
+        backup.signal(signal);
+        let output = backup.go_on();
+        assert_eq!(output.status.signal(), Some(signal), "{}", said(&output));
+        let said = said(&output);
+        assert!(said.contains(&format!("stopped by {name}")), "{said}");
+        assert!(!shelf.place("backup").exists() && !shelf.partial("backup").exists());
+        eventually("the server lets go", || {
+            (metric(&server, "backup_held") == 0).then_some(())
+        });
+    }
+    succeeds(backup_of(&server, &shelf.place("backup")));
+}
+
+/// A backup is no data directory: it is not backed up where it lies.
+#[test]
+fn a_backup_is_not_backed_up() {
+    let shelf = Shelf::new();
+    let (server, _) = small();
+    let backup = shelf.place("backup");
+    succeeds(backup_of(&server, &backup));
+    let again = shelf.place("again");
+    let command = ["backup", "--data-dir", text(&backup), "--to", text(&again)];
+    let error = fails(thalweg(&command));
+    assert!(error.contains("restore it first"), "{error}");
+    assert!(!again.exists() && !backup.join("LOCK").exists());
 }
 
 /// A target that runs full: no backup, nothing left of it, and an error that says where.

@@ -74,6 +74,11 @@ pub enum BackupError {
         /// Why.
         reason: String,
     },
+    /// A signal said to stop.
+    Interrupted {
+        /// Its number.
+        signal: i32,
+    },
     /// The directory read is not the one that is served.
     OtherDirectory {
         /// The directory.
@@ -214,6 +219,13 @@ impl fmt::Display for BackupError {
                 f,
                 "the backup was given up: {reason}. What was copied so far has been removed"
             ),
+            Self::Interrupted { signal } => {
+                let name = signal_hook::low_level::signal_name(*signal).unwrap_or("a signal");
+                write!(
+                    f,
+                    "stopped by {name}: what was made so far has been removed"
+                )
+            }
             Self::OtherDirectory { path } => write!(
                 f,
                 "{} is not the directory that this server serves: leave --data-dir out, or give \

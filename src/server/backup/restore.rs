@@ -23,6 +23,7 @@ use super::{
     BackupError,
     contents::{Contents, Entry},
     copy::{self, Way},
+    interrupt::Interrupts,
     take::{check_target, parent, sync_all, sync_dir},
 };
 use crate::{
@@ -82,6 +83,7 @@ pub(super) fn restore(from: &Path, to: &Path) -> Result<Restored, BackupError> {
     let bytes = contents.bytes();
     check(&contents, from, "checking the backup", bytes)?;
     let was_there = to.exists();
+    let interrupts = Interrupts::catch().map_err(BackupError::io("catch signals for", to))?;
     fs::create_dir_all(to).map_err(BackupError::io("create", to))?;
     let lock = match data_dir::lock(to) {
         Err(StorageError::Locked { dir, pid }) => {
@@ -91,7 +93,7 @@ pub(super) fn restore(from: &Path, to: &Path) -> Result<Restored, BackupError> {
     };
     // Somebody may have been faster than the lock.
     check_locked(to)?;
-    let made = fill(&contents, from, to, bytes);
+    let made = fill(&contents, from, to, bytes, &interrupts);
     if made.is_err() {
         empty(to, was_there);
     }
@@ -142,7 +144,13 @@ fn place(entry: &Entry, dir: &Path) -> Result<PathBuf, BackupError> {
     })
 }
 
-fn fill(contents: &Contents, from: &Path, to: &Path, bytes: u64) -> Result<(), BackupError> {
+fn fill(
+    contents: &Contents,
+    from: &Path,
+    to: &Path,
+    bytes: u64,
+    interrupts: &Interrupts,
+) -> Result<(), BackupError> {
     contents.store(to)?;
     sync_dir(to)?;
     let progress = Progress::new("restoring", bytes);
@@ -162,7 +170,7 @@ fn fill(contents: &Contents, from: &Path, to: &Path, bytes: u64) -> Result<(), B
         };
         let copied = copy::copy(&source, &target, way, &mut |bytes| {
             progress.add(bytes);
-            Ok(())
+            interrupts.check()
         })?;
         if !copied.is_some_and(|(bytes, digest)| entry.is_of(bytes, digest)) {
             return Err(BackupError::Damaged {
@@ -181,7 +189,7 @@ fn fill(contents: &Contents, from: &Path, to: &Path, bytes: u64) -> Result<(), B
         }
         let found = copy::digest(&path, &mut |bytes| {
             written.add(bytes);
-            Ok(())
+            interrupts.check()
         })?;
         if !found.is_some_and(|(bytes, digest)| entry.is_of(bytes, digest)) {
             return Err(BackupError::Miswritten { path });

@@ -6,6 +6,8 @@ use std::{
     io::{self, ErrorKind},
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
+    sync::mpsc::{self, RecvTimeoutError},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -17,6 +19,7 @@ use super::{
     contents::{Contents, Entry},
     copy::{self, Way},
     held::HeldDirectory,
+    interrupt::Interrupts,
     operator,
 };
 use crate::{
@@ -24,7 +27,10 @@ use crate::{
         limits::Durability,
         time::{Clock as _, SystemClock, format_rfc3339},
     },
-    server::{inspect, progress::Progress},
+    server::{
+        inspect::{self, report::Report},
+        progress::Progress,
+    },
     shard::hold::Cut,
     storage::{
         StorageError,
@@ -36,6 +42,9 @@ use crate::{
         manifest, segment,
     },
 };
+
+/// How often it is asked whether a signal has come while the copy is read back.
+const INTERRUPT_POLL: Duration = Duration::from_millis(50);
 
 /// A backup that was taken.
 #[derive(Debug)]
@@ -94,11 +103,15 @@ fn fill(
     let total = items.iter().map(Item::bytes).sum();
     let progress = Progress::new("copying", total);
     let mut files = Vec::with_capacity(items.len());
+    let check = || {
+        partial.interrupts.check()?;
+        source.check()
+    };
     for item in items {
-        source.check()?;
+        check()?;
         let copied = item.copy(&from, dir, &mut |bytes| {
             progress.add(bytes);
-            source.check()
+            check()
         })?;
         files.extend(copied);
     }
@@ -111,7 +124,7 @@ fn fill(
     let verifying = Instant::now();
     let bytes = files.iter().map(|file| file.bytes).sum();
     let progress = Progress::waiting("verifying");
-    let report = inspect::verify(dir);
+    let report = verify(dir, &partial.interrupts)?;
     progress.finish();
     if !report.verified {
         let problems = report.problems.iter();
@@ -124,6 +137,7 @@ fn fill(
     let count = files.len();
     Contents::new(&from, made_at, files).store(dir)?;
     sync_dir(dir)?;
+    partial.interrupts.check()?;
     fs::rename(dir, to).map_err(BackupError::io("rename", dir))?;
     sync_dir(parent(to))?;
     Ok(Taken {
@@ -135,6 +149,32 @@ fn fill(
         copied_in,
         verified_in: verifying.elapsed(),
     })
+}
+
+/// Reads the copy as `inspect` does, until a signal says to stop: it is left to read on then, as long
+/// as the process lasts.
+fn verify(dir: &Path, interrupts: &Interrupts) -> Result<Report, BackupError> {
+    let (done, outcome) = mpsc::channel();
+    let reader = thread::Builder::new().spawn({
+        let dir = dir.to_owned();
+        move || {
+            // Nobody listens once a signal has come.
+            let _ = done.send(inspect::verify(&dir));
+        }
+    });
+    reader.map_err(BackupError::io("read", dir))?;
+    loop {
+        match outcome.recv_timeout(INTERRUPT_POLL) {
+            Ok(report) => return Ok(report),
+            Err(RecvTimeoutError::Timeout) => interrupts.check()?,
+            Err(RecvTimeoutError::Disconnected) => {
+                let problem = String::from("the thread that read it ended");
+                return Err(BackupError::Unverified {
+                    problems: vec![problem],
+                });
+            }
+        }
+    }
 }
 
 /// A data directory that stays as it is while it is copied.
@@ -373,6 +413,7 @@ fn is_of(look: &Look, held: &HeldDirectory) -> bool {
 /// The target while it is not whole: `DIR.partial`, locked.
 struct Partial {
     path: PathBuf,
+    interrupts: Interrupts,
     _lock: File,
 }
 
@@ -388,11 +429,21 @@ impl Partial {
             }
             fs::remove_dir_all(&path).map_err(BackupError::io("remove", &path))?;
         }
+        let interrupts = Interrupts::catch();
+        let interrupts = interrupts.map_err(BackupError::io("catch signals for", &path))?;
         fs::create_dir(&path).map_err(BackupError::io("create", &path))?;
         let dir = File::open(&path).map_err(BackupError::io("open", &path))?;
         lock(&dir, &path)?;
-        Contents::mark(&path)?;
-        Ok(Self { path, _lock: dir })
+        let partial = Self {
+            path,
+            interrupts,
+            _lock: dir,
+        };
+        if let Err(error) = Contents::mark(&partial.path) {
+            partial.abandon();
+            return Err(error);
+        }
+        Ok(partial)
     }
 
     fn abandon(&self) {
