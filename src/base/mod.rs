@@ -1,4 +1,4 @@
-//! What every layer may use: limits, time, randomness, checksums, metrics.
+//! What every layer may use: limits, amounts, time, randomness, checksums.
 //!
 //! Standard library and pure computation only: nothing here does I/O or
 //! knows a stream. Time and randomness are values that are passed in, so
@@ -17,6 +17,7 @@
     )
 )]
 
+pub mod amount;
 pub mod checksum;
 pub mod limits;
 pub mod rng;

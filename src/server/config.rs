@@ -20,8 +20,11 @@ use std::{
     thread,
 };
 
-use crate::base::limits::{
-    Durability, IO_MEMORY_BYTES_MIN, Limits, MIB, RING_DEPTH_MAX, SHARDS_MAX, SPIN_US_MAX,
+use crate::base::{
+    amount::Amount,
+    limits::{
+        Durability, IO_MEMORY_BYTES_MIN, Limits, MIB, RING_DEPTH_MAX, SHARDS_MAX, SPIN_US_MAX,
+    },
 };
 
 mod error;
@@ -122,6 +125,26 @@ impl fmt::Display for Source {
     }
 }
 
+/// A setting, called as where it was written calls it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// Its name, with dashes.
+    pub name: &'static str,
+    /// Where its value came from.
+    pub source: Source,
+}
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.name;
+        match &self.source {
+            Source::Default => write!(f, "--{name}, by default,"),
+            Source::File { .. } => write!(f, "{}: {name}", self.source),
+            source @ (Source::Environment(_) | Source::Flag(_)) => source.fmt(f),
+        }
+    }
+}
+
 /// One setting as it was typed: values still text, more than one where a list was given.
 #[derive(Clone, Debug)]
 pub struct Typed {
@@ -215,6 +238,11 @@ impl Resolved {
         Some(self.sources.get(setting.name).unwrap_or(&Source::Default))
     }
 
+    fn named(&self, name: &'static str) -> Named {
+        let source = self.source(name).cloned().unwrap_or(Source::Default);
+        Named { name, source }
+    }
+
     /// Who lists cores and no number of shards wants one on each.
     fn with_a_shard_for_each_core_named(mut self) -> Self {
         if let (Some(cores), Some(Source::Default)) = (&self.config.cores, self.source("shards")) {
@@ -226,30 +254,32 @@ impl Resolved {
     /// What one setting alone cannot tell.
     fn check(&self) -> Result<(), ConfigError> {
         let config = &self.config;
+        let count = |setting, have, least, most| {
+            let most = Some(Amount::Count(most));
+            (setting, Amount::Count(have), Amount::Count(least), most)
+        };
         for (setting, have, least, most) in [
-            ("shards", config.shards as u64, 1, SHARDS_MAX as u64),
-            (
+            count("shards", config.shards as u64, 1, SHARDS_MAX as u64),
+            count(
                 "ring-depth",
                 config.ring_depth as u64,
                 1,
                 RING_DEPTH_MAX as u64,
             ),
-            ("spin-us", config.spin_us, 0, SPIN_US_MAX),
+            count("spin-us", config.spin_us, 0, SPIN_US_MAX),
             (
                 "io-memory-bytes",
-                config.io_memory_bytes as u64,
-                IO_MEMORY_BYTES_MIN as u64,
-                u64::MAX,
+                Amount::Bytes(config.io_memory_bytes as u64),
+                Amount::Bytes(IO_MEMORY_BYTES_MIN as u64),
+                None,
             ),
         ] {
-            if have < least || have > most {
-                let source = self.source(setting).cloned().unwrap_or(Source::Default);
+            if have < least || most.is_some_and(|most| have > most) {
                 return Err(ConfigError::OutOfRange {
-                    setting,
+                    setting: self.named(setting),
                     have,
                     least,
                     most,
-                    source,
                 });
             }
         }
@@ -259,7 +289,11 @@ impl Resolved {
                 admin_listen: config.admin_listen,
             });
         }
-        config.limits.check().map_err(ConfigError::Limits)
+        let limits = config.limits.check();
+        limits.map_err(|error| ConfigError::Limits {
+            setting: self.named(error.setting()),
+            error,
+        })
     }
 }
 

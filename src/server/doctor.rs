@@ -146,6 +146,18 @@ impl fmt::Display for Status {
     }
 }
 
+impl Finding {
+    /// What is wrong, for a line of a log: the remedy too, where that is one line.
+    pub fn in_a_line(&self) -> String {
+        let (check, detail) = (self.check, &self.detail);
+        match &self.remedy {
+            None => format!("{check}: {detail}"),
+            Some(remedy) if !remedy.contains('\n') => format!("{check}: {detail}; {remedy}"),
+            Some(_) => format!("{check}: {detail}; `thalweg doctor` says how to change that"),
+        }
+    }
+}
+
 /// Lines of status, check and detail, and the remedy below, indented.
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

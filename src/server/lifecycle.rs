@@ -52,8 +52,7 @@ pub fn serve(config: Config) -> ExitCode {
     match doctor::refuse_if_unfit(&config) {
         Ok(warnings) => {
             for warning in warnings {
-                let remedy = warning.remedy.as_deref().unwrap_or_default();
-                tracing::warn!("{}: {} {remedy}", warning.check, warning.detail);
+                tracing::warn!("{}", warning.in_a_line());
             }
         }
         Err(error) => {

@@ -8,6 +8,10 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use bytesize::ByteSize;
+
+use crate::base::amount::Amount;
+
 /// Why a record could not be applied at replay; the layer above defines it.
 pub type ApplyError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -502,14 +506,17 @@ impl fmt::Display for StorageError {
             ),
             Self::FileTooSmall { file_bytes, needed } => write!(
                 f,
-                "a journal file of {file_bytes} bytes cannot hold the largest record, which \
-                 needs {needed}: raise journal-file-bytes or lower request-bytes-max"
+                "a journal file of {} cannot hold the largest record, which needs {}: raise \
+                 --journal-file-bytes or lower --request-bytes-max",
+                Amount::Bytes(*file_bytes),
+                Amount::Bytes(*needed)
             ),
             Self::DiskFull { dir, free, needed } => write!(
                 f,
-                "{} has {free} bytes free, and {needed} are needed: free space, or lower \
-                 disk-reserve-bytes",
-                dir.display()
+                "{} has {} free, and {} are needed: free space, or lower --disk-reserve-bytes",
+                dir.display(),
+                ByteSize(*free).display().iec(),
+                ByteSize(*needed).display().iec()
             ),
         }
     }

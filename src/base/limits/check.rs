@@ -2,6 +2,8 @@
 
 use std::{error, fmt, time::Duration};
 
+use crate::base::amount::Amount;
+
 use super::{
     BLOCK_BYTES_MAX, DISK_ALIGN, HEAD_BYTES_MIN, JOURNAL_SLACK_BYTES, LONG_POLL_MS_MAX, Limits,
     SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SSE_HEARTBEAT_MAX, STAGED_BYTES_MAX, TIMEOUT_MAX,
@@ -23,16 +25,16 @@ impl Limits {
 
     fn check_counts(&self) -> Result<(), LimitsError> {
         for (setting, have) in [
-            ("producers_per_stream_max", self.producers_per_stream_max),
-            ("connections_max", self.connections_max),
-            ("live_reads_max", self.live_reads_max),
-            ("mailbox_requests_max", self.mailbox_requests_max),
-            ("pipeline_max", self.pipeline_max),
+            ("producers-per-stream-max", self.producers_per_stream_max),
+            ("connections-max", self.connections_max),
+            ("live-reads-max", self.live_reads_max),
+            ("mailbox-requests-max", self.mailbox_requests_max),
+            ("pipeline-max", self.pipeline_max),
         ] {
             at_least(
                 setting,
-                have as u64,
-                1,
+                Amount::Count(have as u64),
+                Amount::Count(1),
                 "with none of them nothing can be served",
             )?;
         }
@@ -40,15 +42,21 @@ impl Limits {
     }
 
     fn check_bytes(&self) -> Result<(), LimitsError> {
+        let at_least = |setting, have, least, why| {
+            at_least(setting, Amount::Bytes(have), Amount::Bytes(least), why)
+        };
+        let at_most = |setting, have, most, why| {
+            at_most(setting, Amount::Bytes(have), Amount::Bytes(most), why)
+        };
         let body = self.request_bytes_max;
-        at_least("request_bytes_max", body, 1, "no request could carry data")?;
+        at_least("request-bytes-max", body, 1, "no request could carry data")?;
 
         let line = self.request_line_bytes_max as u64;
         let why = "the longest stream id must fit";
-        at_least("request_line_bytes_max", line, HEAD_BYTES_MIN as u64, why)?;
+        at_least("request-line-bytes-max", line, HEAD_BYTES_MIN as u64, why)?;
         let head = self.head_bytes_max as u64;
         at_least(
-            "head_bytes_max",
+            "head-bytes-max",
             head,
             line,
             "the head holds the request line",
@@ -56,43 +64,43 @@ impl Limits {
 
         let snapshot = self.snapshot_bytes_max;
         let why = "a snapshot may be published in one request";
-        at_least("snapshot_bytes_max", snapshot, body, why)?;
+        at_least("snapshot-bytes-max", snapshot, body, why)?;
         let why = "its parts wait under the fixed bound on staged bytes";
-        at_most("snapshot_bytes_max", snapshot, STAGED_BYTES_MAX, why)?;
+        at_most("snapshot-bytes-max", snapshot, STAGED_BYTES_MAX, why)?;
 
-        let why = "the largest request body (request_bytes_max) must fit";
-        at_least("memory_bytes_max", self.memory_bytes_max, body, why)?;
+        let why = "the largest request body (--request-bytes-max) must fit";
+        at_least("memory-bytes-max", self.memory_bytes_max, body, why)?;
         at_least(
-            "body_memory_bytes_max",
+            "body-memory-bytes-max",
             self.body_memory_bytes_max,
             body,
             why,
         )?;
 
         let file = self.journal_file_bytes;
-        let why = "the record of the largest request body (request_bytes_max) must fit";
+        let why = "the record of the largest request body (--request-bytes-max) must fit";
         at_least(
-            "journal_file_bytes",
+            "journal-file-bytes",
             file,
             body.saturating_add(JOURNAL_SLACK_BYTES),
             why,
         )?;
         if !file.is_multiple_of(DISK_ALIGN as u64) {
             return Err(LimitsError::Unaligned {
-                setting: "journal_file_bytes",
-                have: file,
-                multiple: DISK_ALIGN as u64,
+                setting: "journal-file-bytes",
+                have: Amount::Bytes(file),
+                multiple: Amount::Bytes(DISK_ALIGN as u64),
             });
         }
 
         let why = "a checkpoint must be worth its writing";
         let least = BLOCK_BYTES_MAX as u64;
-        at_least("checkpoint_bytes", self.checkpoint_bytes, least, why)?;
+        at_least("checkpoint-bytes", self.checkpoint_bytes, least, why)?;
         let why = "a write of blocks must fit";
         let segment = self.segment_bytes;
-        at_least("segment_bytes", segment, SEGMENT_BYTES_MIN, why)?;
+        at_least("segment-bytes", segment, SEGMENT_BYTES_MIN, why)?;
         let why = "offsets in a segment are 32 bits";
-        at_most("segment_bytes", segment, SEGMENT_BYTES_MAX, why)
+        at_most("segment-bytes", segment, SEGMENT_BYTES_MAX, why)
     }
 
     fn check_timeouts(&self) -> Result<(), LimitsError> {
@@ -100,37 +108,38 @@ impl Limits {
         let tick = Duration::from_millis(1);
         let long_poll_max = Duration::from_millis(LONG_POLL_MS_MAX);
         for (setting, have, least, most) in [
-            ("head_timeout", self.head_timeout, tick, TIMEOUT_MAX),
-            ("body_timeout", self.body_timeout, tick, TIMEOUT_MAX),
+            ("head-timeout", self.head_timeout, tick, TIMEOUT_MAX),
+            ("body-timeout", self.body_timeout, tick, TIMEOUT_MAX),
             (
-                "body_total_timeout",
+                "body-total-timeout",
                 self.body_total_timeout,
                 tick,
                 TIMEOUT_MAX,
             ),
-            ("idle_timeout", self.idle_timeout, tick, TIMEOUT_MAX),
-            ("write_timeout", self.write_timeout, tick, TIMEOUT_MAX),
+            ("idle-timeout", self.idle_timeout, tick, TIMEOUT_MAX),
+            ("write-timeout", self.write_timeout, tick, TIMEOUT_MAX),
             (
-                "drain_timeout",
+                "drain-timeout",
                 self.drain_timeout,
                 Duration::ZERO,
                 TIMEOUT_MAX,
             ),
             (
-                "long_poll_timeout",
+                "long-poll-timeout",
                 self.long_poll_timeout,
                 tick,
                 long_poll_max,
             ),
-            ("sse_duration", self.sse_duration, tick, TIMEOUT_MAX),
-            ("sse_heartbeat", self.sse_heartbeat, tick, SSE_HEARTBEAT_MAX),
+            ("sse-duration", self.sse_duration, tick, TIMEOUT_MAX),
+            ("sse-heartbeat", self.sse_heartbeat, tick, SSE_HEARTBEAT_MAX),
             (
-                "shutdown_timeout",
+                "shutdown-timeout",
                 self.shutdown_timeout,
                 Duration::ZERO,
                 TIMEOUT_MAX,
             ),
         ] {
+            let [have, least, most] = [have, least, most].map(Amount::Time);
             if have < least {
                 return Err(LimitsError::TooShort {
                     setting,
@@ -150,7 +159,7 @@ impl Limits {
     }
 }
 
-/// A relation between [`Limits`] that does not hold; `setting` is the field's name.
+/// A relation between [`Limits`] that does not hold; `setting` is its name, with dashes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(
     missing_docs,
@@ -160,39 +169,39 @@ pub enum LimitsError {
     /// A size in bytes, or a count, below what another limit or the format needs.
     TooSmall {
         setting: &'static str,
-        have: u64,
-        least: u64,
+        have: Amount,
+        least: Amount,
         why: &'static str,
     },
     /// A size in bytes, or a count, above what can be kept.
     TooLarge {
         setting: &'static str,
-        have: u64,
-        most: u64,
+        have: Amount,
+        most: Amount,
         why: &'static str,
     },
     /// A size on disk that direct I/O could not address.
     Unaligned {
         setting: &'static str,
-        have: u64,
-        multiple: u64,
+        have: Amount,
+        multiple: Amount,
     },
     /// A time in which nothing could happen.
     TooShort {
         setting: &'static str,
-        have: Duration,
-        least: Duration,
+        have: Amount,
+        least: Amount,
     },
     /// A time beyond what the protocol allows or a deadline can hold.
     TooLong {
         setting: &'static str,
-        have: Duration,
-        most: Duration,
+        have: Amount,
+        most: Amount,
     },
 }
 
 impl LimitsError {
-    /// The field at fault.
+    /// The setting at fault.
     pub const fn setting(&self) -> &'static str {
         match self {
             Self::TooSmall { setting, .. }
@@ -204,53 +213,34 @@ impl LimitsError {
     }
 }
 
+impl LimitsError {
+    /// Its value.
+    pub const fn have(&self) -> Amount {
+        match self {
+            Self::TooSmall { have, .. }
+            | Self::TooLarge { have, .. }
+            | Self::Unaligned { have, .. }
+            | Self::TooShort { have, .. }
+            | Self::TooLong { have, .. } => *have,
+        }
+    }
+
+    /// What would have been right, and why: to follow "and".
+    pub fn wanted(&self) -> String {
+        match self {
+            Self::TooSmall { least, why, .. } => format!("must be at least {least}: {why}"),
+            Self::TooLarge { most, why, .. } => format!("may be at most {most}: {why}"),
+            Self::Unaligned { multiple, .. } => format!("must be a multiple of {multiple}"),
+            Self::TooShort { least, .. } => format!("must be at least {least}"),
+            Self::TooLong { most, .. } => format!("may be at most {most}"),
+        }
+    }
+}
+
 impl fmt::Display for LimitsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooSmall {
-                setting,
-                have,
-                least,
-                why,
-            } => {
-                write!(
-                    f,
-                    "{setting} is {have}, and must be at least {least}: {why}"
-                )
-            }
-            Self::TooLarge {
-                setting,
-                have,
-                most,
-                why,
-            } => {
-                write!(f, "{setting} is {have}, and may be at most {most}: {why}")
-            }
-            Self::Unaligned {
-                setting,
-                have,
-                multiple,
-            } => {
-                write!(
-                    f,
-                    "{setting} is {have}, and must be a multiple of {multiple}"
-                )
-            }
-            Self::TooShort {
-                setting,
-                have,
-                least,
-            } => {
-                write!(f, "{setting} is {have:?}, and must be at least {least:?}")
-            }
-            Self::TooLong {
-                setting,
-                have,
-                most,
-            } => {
-                write!(f, "{setting} is {have:?}, and may be at most {most:?}")
-            }
-        }
+        let (setting, have, wanted) = (self.setting(), self.have(), self.wanted());
+        write!(f, "--{setting} is {have}, and {wanted}")
     }
 }
 
@@ -258,8 +248,8 @@ impl error::Error for LimitsError {}
 
 fn at_least(
     setting: &'static str,
-    have: u64,
-    least: u64,
+    have: Amount,
+    least: Amount,
     why: &'static str,
 ) -> Result<(), LimitsError> {
     if have >= least {
@@ -276,8 +266,8 @@ fn at_least(
 
 fn at_most(
     setting: &'static str,
-    have: u64,
-    most: u64,
+    have: Amount,
+    most: Amount,
     why: &'static str,
 ) -> Result<(), LimitsError> {
     if have <= most {
@@ -312,55 +302,58 @@ mod tests {
     fn each_relation_names_its_setting() {
         let day = Duration::from_secs(24 * 60 * 60);
         for (setting, limits) in [
-            ("pipeline_max", changed(|l| l.pipeline_max = 0)),
+            ("pipeline-max", changed(|l| l.pipeline_max = 0)),
             (
-                "mailbox_requests_max",
+                "mailbox-requests-max",
                 changed(|l| l.mailbox_requests_max = 0),
             ),
-            ("request_bytes_max", changed(|l| l.request_bytes_max = 0)),
+            ("request-bytes-max", changed(|l| l.request_bytes_max = 0)),
             (
-                "request_line_bytes_max",
+                "request-line-bytes-max",
                 changed(|l| l.request_line_bytes_max = 100),
             ),
             (
-                "head_bytes_max",
+                "head-bytes-max",
                 changed(|l| l.head_bytes_max = l.request_line_bytes_max - 1),
             ),
             (
-                "snapshot_bytes_max",
+                "snapshot-bytes-max",
                 changed(|l| l.snapshot_bytes_max = l.request_bytes_max - 1),
             ),
             (
-                "snapshot_bytes_max",
+                "snapshot-bytes-max",
                 changed(|l| l.snapshot_bytes_max = STAGED_BYTES_MAX + 1),
             ),
             (
-                "memory_bytes_max",
+                "memory-bytes-max",
                 changed(|l| l.memory_bytes_max = l.request_bytes_max - 1),
             ),
             (
-                "body_memory_bytes_max",
+                "body-memory-bytes-max",
                 changed(|l| l.body_memory_bytes_max = 1),
             ),
             (
-                "journal_file_bytes",
+                "journal-file-bytes",
                 changed(|l| l.journal_file_bytes = l.request_bytes_max),
             ),
-            ("journal_file_bytes", changed(|l| l.journal_file_bytes += 1)),
-            ("head_timeout", changed(|l| l.head_timeout = Duration::ZERO)),
-            ("idle_timeout", changed(|l| l.idle_timeout = 366 * day)),
+            ("journal-file-bytes", changed(|l| l.journal_file_bytes += 1)),
+            ("head-timeout", changed(|l| l.head_timeout = Duration::ZERO)),
+            ("idle-timeout", changed(|l| l.idle_timeout = 366 * day)),
             (
-                "long_poll_timeout",
+                "long-poll-timeout",
                 changed(|l| l.long_poll_timeout = Duration::from_secs(61)),
             ),
             (
-                "sse_heartbeat",
+                "sse-heartbeat",
                 changed(|l| l.sse_heartbeat = Duration::from_secs(16)),
             ),
         ] {
             let error = limits.check().expect_err(setting);
             assert_eq!(error.setting(), setting, "{error}");
-            assert!(error.to_string().starts_with(setting), "{error}");
+            assert!(
+                error.to_string().starts_with(&format!("--{setting} is ")),
+                "{error}"
+            );
         }
     }
 

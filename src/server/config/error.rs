@@ -2,8 +2,8 @@
 
 use std::{error, fmt, io, net::SocketAddr, path::PathBuf};
 
-use super::Source;
-use crate::base::limits::LimitsError;
+use super::{Named, Source};
+use crate::base::{amount::Amount, limits::LimitsError};
 
 /// Why there is no configuration.
 #[derive(Debug)]
@@ -58,15 +58,13 @@ pub enum ConfigError {
     /// A number that its setting cannot have.
     OutOfRange {
         /// The setting.
-        setting: &'static str,
+        setting: Named,
         /// The number.
-        have: u64,
+        have: Amount,
         /// The smallest allowed.
-        least: u64,
-        /// The largest allowed.
-        most: u64,
-        /// Where it was written.
-        source: Source,
+        least: Amount,
+        /// The largest allowed, if there is one.
+        most: Option<Amount>,
     },
     /// Data plane and admin plane on one port.
     SameAddress {
@@ -75,8 +73,13 @@ pub enum ConfigError {
         /// The admin plane's.
         admin_listen: SocketAddr,
     },
-    /// Limits that cannot work together.
-    Limits(LimitsError),
+    /// A limit that cannot work, by itself or beside the others.
+    Limits {
+        /// The setting.
+        setting: Named,
+        /// What is wrong with it.
+        error: LimitsError,
+    },
 }
 
 impl fmt::Display for ConfigError {
@@ -143,12 +146,11 @@ impl fmt::Display for ConfigError {
                 have,
                 least,
                 most,
-                source,
             } => {
-                write!(f, "{source}: {setting} is {have}, and must be ")?;
-                match *most {
-                    u64::MAX => write!(f, "at least {least}"),
-                    most => write!(f, "from {least} to {most}"),
+                write!(f, "{setting} is {have}, and must be ")?;
+                match most {
+                    None => write!(f, "at least {least}"),
+                    Some(most) => write!(f, "from {least} to {most}"),
                 }
             }
             Self::SameAddress {
@@ -159,11 +161,10 @@ impl fmt::Display for ConfigError {
                 "--listen {listen} and --admin-listen {admin_listen} share a port; \
                  give the admin plane another"
             ),
-            Self::Limits(error) => write!(
-                f,
-                "limits that cannot work together: {error}; \
-                 `thalweg serve --print-config` without this setting shows the others"
-            ),
+            Self::Limits { setting, error } => {
+                let (have, wanted) = (error.have(), error.wanted());
+                write!(f, "{setting} is {have}, and {wanted}")
+            }
         }
     }
 }
@@ -172,7 +173,7 @@ impl error::Error for ConfigError {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         match self {
             Self::FileUnreadable { error, .. } => Some(error),
-            Self::Limits(error) => Some(error),
+            Self::Limits { error, .. } => Some(error),
             _ => None,
         }
     }

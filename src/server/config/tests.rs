@@ -308,19 +308,19 @@ fn numbers_and_relations_are_checked() {
     for (flags, expected) in [
         (
             &[("shards", "0")][..],
-            "--shards: shards is 0, and must be from 1 to 1024",
+            "--shards is 0, and must be from 1 to 1024",
         ),
         (
             &[("ring-depth", "65536")],
-            "--ring-depth: ring-depth is 65536, and must be from 1 to 32768",
+            "--ring-depth is 65536, and must be from 1 to 32768",
         ),
         (
             &[("io-memory-bytes", "4KiB")],
-            "--io-memory-bytes: io-memory-bytes is 4096, and must be at least 65536",
+            "--io-memory-bytes is 4KiB, and must be at least 64KiB",
         ),
         (
             &[("spin-us", "1000000")],
-            "--spin-us: spin-us is 1000000, and must be from 0 to 10000",
+            "--spin-us is 1000000, and must be from 0 to 10000",
         ),
         (
             &[("listen", "0.0.0.0:4438")],
@@ -329,10 +329,36 @@ fn numbers_and_relations_are_checked() {
     ] {
         assert_eq!(refusal(with_flags(flags)), expected);
     }
-    let message = refusal(with_flags(&[("journal-file-bytes", "1MiB")]));
+    let journal = "the record of the largest request body (--request-bytes-max) must fit";
+    for (flags, expected) in [
+        (
+            ("journal-file-bytes", "1MiB"),
+            format!("--journal-file-bytes is 1MiB, and must be at least 9MiB: {journal}"),
+        ),
+        (
+            ("request-bytes-max", "40MiB"),
+            format!(
+                "--journal-file-bytes, by default, is 32MiB, and must be at least 41MiB: {journal}"
+            ),
+        ),
+        (
+            ("long-poll-timeout", "90s"),
+            String::from("--long-poll-timeout is 90s, and may be at most 1m"),
+        ),
+    ] {
+        assert_eq!(refusal(with_flags(&[flags])), expected);
+    }
+    // As it is written there.
+    let file = with_file("relations", "shards = 1\njournal_file_bytes = \"1MiB\"\n");
+    let message = refusal(file);
     assert!(
-        message.contains("journal_file_bytes is 1048576, and must be at least"),
+        message.contains(":2: journal-file-bytes is 1MiB, and must be at least 9MiB"),
         "{message}"
+    );
+    let typed = |name: &str| (name == "THALWEG_SPIN_US").then(|| OsString::from("1000000"));
+    assert_eq!(
+        refusal(resolve(Vec::new(), typed, None)),
+        "THALWEG_SPIN_US is 1000000, and must be from 0 to 10000"
     );
     // Ports the kernel chooses differ.
     assert!(with_flags(&[("listen", "127.0.0.1:0"), ("admin-listen", "127.0.0.1:0")]).is_ok());

@@ -4,7 +4,7 @@
 //! Sizes are read by `bytesize` (decimal and binary prefixes told apart, exact
 //! integers) and times by `jiff` (in the tree for dates already, and its
 //! friendly format is both strict and printable). `bytesize` prints rounded
-//! sizes, so they are written here: exactly, in the largest unit that divides.
+//! sizes, so they are written by [`amount`](crate::base::amount).
 
 use std::{fmt::Display, net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -13,7 +13,7 @@ use jiff::SignedDuration;
 use toml::Value;
 use tracing_subscriber::EnvFilter;
 
-use crate::base::limits::Durability;
+use crate::base::{amount::in_binary_units, limits::Durability};
 
 /// Largest size in bytes that may be written: 1 EiB, past any disk and short of overflow.
 const BYTES_MAX: u64 = 1 << 60;
@@ -68,13 +68,7 @@ impl Bytes {
     }
 
     fn print(bytes: u64) -> Value {
-        let shown = [("GiB", 30), ("MiB", 20), ("KiB", 10)]
-            .into_iter()
-            .find_map(|(unit, shift)| {
-                let exact = bytes > 0 && bytes.trailing_zeros() >= shift;
-                exact.then(|| Value::String(format!("{}{unit}", bytes >> shift)))
-            });
-        shown.unwrap_or_else(|| number(bytes))
+        in_binary_units(bytes).map_or_else(|| number(bytes), Value::String)
     }
 }
 

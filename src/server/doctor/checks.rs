@@ -213,7 +213,7 @@ fn shares(config: &Config) -> Option<Finding> {
     Some(warn(
         "budgets",
         format!(
-            "{name} gives each of {} shards {share}, and request-bytes-max allows bodies of {}",
+            "--{name} gives each of {} shards {share}, and --request-bytes-max allows bodies of {}",
             config.shards,
             size(body)
         ),
