@@ -34,13 +34,13 @@ use super::manifest::{self, Manifest, sync_dir};
 use super::segment;
 
 mod look;
+mod mark;
 
 pub use self::look::{Holder, Look, holder, look};
+pub use self::mark::{BACKUP_NAME, BACKUP_RESTORING, BACKUP_UNFINISHED, Mark, check_is_dir};
 
 /// Name of the lock file.
 pub const LOCK_NAME: &str = "LOCK";
-/// Name of the file that lists what a backup consists of; see `server::backup`.
-pub const BACKUP_NAME: &str = "backup.json";
 const QUARANTINE_NAME: &str = "quarantine";
 /// A lock that is held is asked for again, this often and after this long: it may be someone who
 /// only looks (see [`holder`]).
@@ -115,12 +115,13 @@ impl DataDir {
     /// ([`Self::layout`] tells).
     pub fn open(path: &Path, shards: u32) -> Result<Self, StorageError> {
         let path = std::path::absolute(path).map_err(StorageError::io("resolve", path))?;
+        check_is_dir(&path)?;
         create_dir(&path)?;
         if let Some(parent) = path.parent() {
             sync_dir(parent)?;
         }
-        if path.join(BACKUP_NAME).exists() {
-            return Err(StorageError::Backup { dir: path });
+        if let Some(mark) = Mark::of(&path)? {
+            return Err(StorageError::Backup { dir: path, mark });
         }
         let lock = lock(&path)?;
         let found = survey(&path)?;

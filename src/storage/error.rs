@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
 
+use super::data_dir::Mark;
 use crate::base::amount::Amount;
 
 /// Why a record could not be applied at replay; the layer above defines it.
@@ -159,6 +160,13 @@ pub enum StorageError {
     Backup {
         /// The directory.
         dir: PathBuf,
+        /// What it is.
+        mark: Mark,
+    },
+    /// A file where a directory should be.
+    NotADirectory {
+        /// The file.
+        path: PathBuf,
     },
     /// Another process uses the data directory.
     Locked {
@@ -434,11 +442,36 @@ impl fmt::Display for StorageError {
                  moment; if not name the right one, or an empty one for a new server",
                 path.display()
             ),
-            Self::Backup { dir } => write!(
+            Self::Backup {
+                dir,
+                mark: Mark::Backup,
+            } => write!(
                 f,
-                "{} is a backup, or a restore into it did not end: restore the backup into an \
-                 empty directory (`thalweg restore`) and serve that",
+                "{} is a backup, not a data directory: restore it into an empty directory \
+                 (`thalweg restore`), and use that",
                 dir.display()
+            ),
+            Self::Backup {
+                dir,
+                mark: Mark::Unfinished,
+            } => write!(
+                f,
+                "{} is a backup that was not finished: take another, and remove this one",
+                dir.display()
+            ),
+            Self::Backup {
+                dir,
+                mark: Mark::Restoring,
+            } => write!(
+                f,
+                "{} is being restored, or its restore did not end: if no `thalweg restore` is at \
+                 work there, remove it and restore the backup again",
+                dir.display()
+            ),
+            Self::NotADirectory { path } => write!(
+                f,
+                "{} is a file, not a directory: name the directory",
+                path.display()
             ),
             Self::Locked {
                 dir,
@@ -531,6 +564,7 @@ fn advise(f: &mut fmt::Formatter<'_>, source: &io::Error) -> fmt::Result {
         Some(libc::EACCES | libc::EPERM) => "check who owns the data directory",
         Some(libc::EMFILE | libc::ENFILE) => "raise the limit on open files",
         Some(libc::ENOENT) => "it was removed or its file system is not mounted",
+        Some(libc::ENOTDIR) => "part of that path is a file, not a directory",
         _ => return Ok(()),
     };
     write!(f, "; {advice}")

@@ -545,10 +545,10 @@ fn a_killed_backup_is_none() {
     Stalled::backup(&server, &shelf, "backup").kill();
     let (to, partial) = (shelf.place("backup"), shelf.partial("backup"));
     assert!(!to.exists() && partial.exists());
-    for from in [&to, &partial] {
+    for (from, why) in [(&to, "backup.json"), (&partial, "was not finished")] {
         let target = shelf.place("restored");
         let error = fails(restore(from, &target));
-        assert!(error.contains("backup.json"), "{error}");
+        assert!(error.contains(why), "{error}");
         assert!(!target.exists());
     }
     let served = tiny(2).in_directory(&partial).try_start();
@@ -671,6 +671,30 @@ fn a_backup_is_not_backed_up() {
     assert!(!again.exists() && !backup.join("LOCK").exists());
 }
 
+/// A file where a directory should be is called that.
+#[test]
+fn a_file_is_no_directory() {
+    let shelf = Shelf::new();
+    let (server, _) = small();
+    let backup = shelf.place("backup");
+    succeeds(backup_of(&server, &backup));
+    let (file, new) = (shelf.place("file"), shelf.place("new"));
+    fs::write(&file, "mine").expect("writable");
+    for command in [
+        backup_of(&server, &file),
+        restore(&file, &new),
+        restore(&backup, &file),
+        thalweg(&["backup", "--data-dir", text(&file), "--to", text(&new)]),
+    ] {
+        let error = fails(command);
+        let expected = format!("{} is a file, not a directory", file.display());
+        assert!(error.contains(&expected), "{error}");
+    }
+    let error = fails(backup_of(&server, &file.join("backup")));
+    assert!(error.contains("part of that path is a file"), "{error}");
+    assert_eq!(fs::read(&file).ok().as_deref(), Some(&b"mine"[..]));
+}
+
 /// A target that runs full: no backup, nothing left of it, and an error that says where.
 #[test]
 fn a_full_target_is_no_backup() {
@@ -767,6 +791,21 @@ fn only_an_empty_directory_is_a_target() {
         text(&empty),
     ]));
     assert!(error.contains(&pid) && error.contains("--admin"), "{error}");
+    // What a killed restore leaves says what it is, to whoever takes it for something else.
+    fs::write(empty.join("backup.json"), "restoring\n").expect("writable");
+    let unfinished = text(&empty);
+    let new = shelf.place("new");
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--admin-listen"];
+    for command in [
+        restore(&backup, &empty),
+        restore(&empty, &new),
+        thalweg(&["backup", "--data-dir", unfinished, "--to", text(&new)]),
+        thalweg(&[&serve[..], &["127.0.0.1:0", "--data-dir", unfinished]].concat()),
+    ] {
+        let error = fails(command);
+        assert!(error.contains("its restore did not end"), "{error}");
+    }
+    fs::remove_file(empty.join("backup.json")).expect("it is there");
     fs::write(empty.join("note"), "mine").expect("writable");
     let error = fails(restore(&backup, &empty));
     assert!(error.contains("is not empty"), "{error}");

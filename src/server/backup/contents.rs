@@ -20,7 +20,10 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::BackupError;
-use crate::storage::data_dir::BACKUP_NAME;
+use crate::storage::{
+    StorageError,
+    data_dir::{BACKUP_NAME, BACKUP_RESTORING, BACKUP_UNFINISHED, Mark, check_is_dir},
+};
 
 /// Version of the format.
 const FORMAT: u32 = 1;
@@ -107,12 +110,22 @@ impl Contents {
 
     /// Marks `dir` as a backup that is not whole: no start takes it for a data directory, and no
     /// restore for a backup.
-    pub(super) fn mark(dir: &Path) -> Result<(), BackupError> {
-        write(dir, b"")
+    pub(super) fn mark_unfinished(dir: &Path) -> Result<(), BackupError> {
+        write(dir, BACKUP_UNFINISHED)
+    }
+
+    /// The same of a directory that is being restored.
+    pub(super) fn mark_restoring(dir: &Path) -> Result<(), BackupError> {
+        write(dir, BACKUP_RESTORING)
     }
 
     /// Reads that of the backup in `dir`.
     pub(super) fn load(dir: &Path) -> Result<Self, BackupError> {
+        check_is_dir(dir)?;
+        if let Some(mark @ (Mark::Unfinished | Mark::Restoring)) = Mark::of(dir)? {
+            let dir = dir.to_owned();
+            return Err(StorageError::Backup { dir, mark }.into());
+        }
         let path = dir.join(BACKUP_NAME);
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
@@ -136,9 +149,6 @@ impl Contents {
     /// # Errors
     /// What is wrong with it, in words for the operator.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
-        if bytes.is_empty() {
-            return Err(String::from("the backup was not finished"));
-        }
         let sealed: Sealed = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         let contents = sealed.contents;
         if contents.format != FORMAT {

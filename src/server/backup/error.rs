@@ -28,7 +28,7 @@ pub enum BackupError {
         /// The target.
         path: PathBuf,
     },
-    /// What is to be backed up is a backup, or a restore that did not end.
+    /// What is to be backed up is a backup.
     SourceIsBackup {
         /// The directory.
         path: PathBuf,
@@ -160,6 +160,9 @@ impl fmt::Display for BackupError {
                         f.write_str("; run it as the user that the server runs as")
                     }
                     Some(libc::ENOENT) => f.write_str("; make the directory that it is in"),
+                    Some(libc::ENOTDIR) => {
+                        f.write_str("; part of that path is a file, not a directory")
+                    }
                     _ => Ok(()),
                 }
             }
@@ -178,9 +181,8 @@ impl fmt::Display for BackupError {
             ),
             Self::SourceIsBackup { path } => write!(
                 f,
-                "{} is not a data directory but a backup, or a restore into it did not end: copy a \
-                 backup as it is, or restore it first (`thalweg restore`) and back up what it was \
-                 restored to",
+                "{} is not a data directory but a backup: copy it as it is, or restore it first \
+                 (`thalweg restore`) and back up what came of it",
                 path.display()
             ),
             Self::Inside { path } => write!(

@@ -1,7 +1,7 @@
 //! A data directory from a backup.
 //!
 //! In this order: the backup is read and checked against `backup.json`; the
-//! target, empty and locked, gets a `backup.json` of its own, which makes a start
+//! target, empty and locked, gets a `backup.json` that says so, which makes a start
 //! refuse it; every file is written and synced; the manifest is written; all of it
 //! is read back and checked; the `backup.json` goes. Killed before the last step,
 //! it leaves a directory that no start takes for one.
@@ -31,7 +31,7 @@ use crate::{
     server::progress::Progress,
     storage::{
         StorageError,
-        data_dir::{self, BACKUP_NAME, LOCK_NAME},
+        data_dir::{self, BACKUP_NAME, LOCK_NAME, Mark},
         manifest::{self, Manifest},
     },
 };
@@ -78,6 +78,10 @@ pub(super) fn restore(from: &Path, to: &Path) -> Result<Restored, BackupError> {
             path: to.to_owned(),
             pid: holder.pid,
         });
+    }
+    if let Some(mark @ Mark::Restoring) = Mark::of(to)? {
+        let dir = to.to_owned();
+        return Err(StorageError::Backup { dir, mark }.into());
     }
     check_target(to)?;
     let bytes = contents.bytes();
@@ -151,7 +155,7 @@ fn fill(
     bytes: u64,
     interrupts: &Interrupts,
 ) -> Result<(), BackupError> {
-    contents.store(to)?;
+    Contents::mark_restoring(to)?;
     sync_dir(to)?;
     let progress = Progress::new("restoring", bytes);
     let own = manifest::path(to);

@@ -36,7 +36,7 @@ use crate::{
         StorageError,
         blob::{self, BlobStore, Graveyard},
         checkpoint::{Current, Identity},
-        data_dir::{self, BACKUP_NAME, Look},
+        data_dir::{self, BACKUP_NAME, Look, Mark},
         disk::ReadOnlyDisk,
         journal::{self, Extent},
         manifest, segment,
@@ -196,11 +196,14 @@ impl Source {
     fn find(options: &BackupOptions) -> Result<Self, BackupError> {
         let Some(address) = &options.admin else {
             let dir = options.data_dir.clone().unwrap_or_default();
+            data_dir::check_is_dir(&dir)?;
+            match Mark::of(&dir)? {
+                None => {}
+                Some(Mark::Backup) => return Err(BackupError::SourceIsBackup { path: dir }),
+                Some(mark) => return Err(StorageError::Backup { dir, mark }.into()),
+            }
             // A directory that is none must not become one.
             data_dir::look(&dir)?;
-            if dir.join(BACKUP_NAME).exists() {
-                return Err(BackupError::SourceIsBackup { path: dir });
-            }
             let lock = data_dir::lock(&dir)?;
             return Ok(Self {
                 look: data_dir::look(&dir)?,
@@ -439,7 +442,7 @@ impl Partial {
             interrupts,
             _lock: dir,
         };
-        if let Err(error) = Contents::mark(&partial.path) {
+        if let Err(error) = Contents::mark_unfinished(&partial.path) {
             partial.abandon();
             return Err(error);
         }
@@ -491,6 +494,7 @@ fn is_leftover(path: &Path) -> Result<bool, BackupError> {
 
 /// Refuses a target that has something in it.
 pub(super) fn check_target(to: &Path) -> Result<(), BackupError> {
+    data_dir::check_is_dir(to)?;
     match fs::read_dir(to) {
         Ok(mut entries) => match entries.next() {
             None => check_can_be_renamed(to),

@@ -10,7 +10,7 @@
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
-use super::{LOCK_NAME, Layout, survey};
+use super::{LOCK_NAME, Layout, check_is_dir, survey};
 use crate::storage::error::StorageError;
 use crate::storage::manifest::{self, Manifest};
 
@@ -39,8 +39,10 @@ pub struct Look {
 /// Looks at the data directory at `path`.
 ///
 /// # Errors
-/// [`StorageError::MissingManifest`] when there is no manifest, and what reading one may find.
+/// [`StorageError::MissingManifest`] when there is no manifest, [`StorageError::NotADirectory`], and
+/// what reading a manifest may find.
 pub fn look(path: &Path) -> Result<Look, StorageError> {
+    check_is_dir(path)?;
     let manifest = Manifest::load(path)?.ok_or_else(|| StorageError::MissingManifest {
         path: manifest::path(path),
     })?;
@@ -61,8 +63,9 @@ pub fn look(path: &Path) -> Result<Look, StorageError> {
 /// The process that uses the data directory at `path` now.
 ///
 /// # Errors
-/// [`StorageError::Io`] when that cannot be found out.
+/// [`StorageError::NotADirectory`]; [`StorageError::Io`] when that cannot be found out.
 pub fn holder(path: &Path) -> Result<Option<Holder>, StorageError> {
+    check_is_dir(path)?;
     let path = path.join(LOCK_NAME);
     let lock = match File::open(&path) {
         Ok(lock) => lock,
