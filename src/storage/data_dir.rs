@@ -135,9 +135,7 @@ impl DataDir {
                 remove_dir(dir)?;
             }
         }
-        for path in &found.probes {
-            fs::remove_file(path).map_err(StorageError::io("remove", path))?;
-        }
+        remove_probes(&path, &Layout::new(&path, manifest.layout, manifest.shards))?;
         manifest.boot_epoch = manifest.boot_epoch.saturating_add(1);
         // What an earlier version wrote is read; what is written from now on, it could not read.
         manifest.format_version = manifest::FORMAT_VERSION;
@@ -231,8 +229,6 @@ impl DataDir {
 struct Survey {
     layouts: Vec<(u64, PathBuf)>,
     quarantine: Option<PathBuf>,
-    /// Left behind by a probe for direct I/O that was killed.
-    probes: Vec<PathBuf>,
     unknown: Vec<PathBuf>,
 }
 
@@ -257,12 +253,43 @@ fn survey(path: &Path) -> Result<Survey, StorageError> {
                 | segment::DIR_NAME,
             ) => {}
             (None, QUARANTINE_NAME) => found.quarantine = Some(entry.path()),
-            (None, probe) if probe.starts_with(PROBE_PREFIX) => found.probes.push(entry.path()),
+            // The next start removes it.
+            (None, probe) if probe.starts_with(PROBE_PREFIX) => {}
             (None, _) => found.unknown.push(entry.path()),
         }
     }
     found.unknown.sort_unstable();
     Ok(found)
+}
+
+/// Removes what probes for direct I/O left behind that were killed, wherever one may have been made.
+fn remove_probes(path: &Path, layout: &Layout) -> Result<(), StorageError> {
+    let shards = (0..layout.shards).map(|shard| layout.journal_dir(shard));
+    let shared = [
+        path.to_owned(),
+        path.join(segment::DIR_NAME),
+        path.join(blob::DIR_NAME),
+    ];
+    for dir in shards.chain(shared) {
+        let entries = match fs::read_dir(&dir) {
+            Ok(entries) => entries,
+            // Missing directories are found by who needs them.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(StorageError::io("list", &dir)(error)),
+        };
+        for entry in entries {
+            let entry = entry.map_err(StorageError::io("list", &dir))?;
+            if entry
+                .file_name()
+                .to_string_lossy()
+                .starts_with(PROBE_PREFIX)
+            {
+                let path = entry.path();
+                fs::remove_file(&path).map_err(StorageError::io("remove", &path))?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Makes a new data directory: the layout first, the manifest last. Without a manifest, layouts

@@ -233,21 +233,64 @@ impl DataDirFact {
     }
 }
 
-/// A file of a moment, removed when dropped.
-struct ProbeFile {
-    path: PathBuf,
+/// Names of probe files begin so, where they need one.
+const PROBE_PREFIX: &str = ".thalweg-doctor-";
+
+/// A file of a moment. It has no name, so that it goes with the process however that ends; where the
+/// file system makes none without, it has one until it is dropped.
+struct ProbeFile<'a> {
+    place: &'a Path,
     file: File,
+    path: Option<PathBuf>,
 }
 
-impl ProbeFile {
-    fn create(place: &Path) -> io::Result<Self> {
-        let path = place.join(format!(".thalweg-doctor-{}", process::id()));
+impl<'a> ProbeFile<'a> {
+    fn create(place: &'a Path) -> io::Result<Self> {
+        remove_leftovers(place);
+        if let Ok(file) = Self::without_name(place, OFlags::empty()) {
+            return Ok(Self {
+                place,
+                file,
+                path: None,
+            });
+        }
+        Self::with_name(place)
+    }
+
+    fn without_name(place: &Path, more: OFlags) -> io::Result<File> {
+        let flags = OFlags::TMPFILE.union(more).bits().cast_signed();
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .mode(0o600)
+            .custom_flags(flags)
+            .open(place)
+    }
+
+    fn with_name(place: &'a Path) -> io::Result<Self> {
+        let path = place.join(format!("{PROBE_PREFIX}{}", process::id()));
         let file = OpenOptions::new()
             .write(true)
             .create_new(true)
             .mode(0o600)
             .open(&path)?;
-        Ok(Self { path, file })
+        Ok(Self {
+            place,
+            file,
+            path: Some(path),
+        })
+    }
+
+    /// The same file, or one like it, past the page cache.
+    fn direct(&self) -> io::Result<File> {
+        match &self.path {
+            None => Self::without_name(self.place, OFlags::DIRECT),
+            Some(path) => OpenOptions::new()
+                .read(true)
+                .write(true)
+                .custom_flags(OFlags::DIRECT.bits().cast_signed())
+                .open(path),
+        }
     }
 
     /// Writes a block and reads it back past the page cache; failing that, says whether the file
@@ -266,12 +309,7 @@ impl ProbeFile {
     }
 
     fn try_direct(&self) -> io::Result<()> {
-        let direct = OFlags::DIRECT.bits().cast_signed();
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(direct)
-            .open(&self.path)?;
+        let file = self.direct()?;
         let mut memory = [0xA5; 2 * DISK_ALIGN];
         let start = memory.as_ptr().align_offset(DISK_ALIGN);
         let (_, rest) = memory.split_at_mut(start);
@@ -289,10 +327,32 @@ impl ProbeFile {
     }
 }
 
-impl Drop for ProbeFile {
+impl Drop for ProbeFile<'_> {
     fn drop(&mut self) {
-        // Failing that, a file of 4 KiB stays, which the server leaves alone.
-        let _ = fs::remove_file(&self.path);
+        if let Some(path) = &self.path {
+            // Failing that, a file of 4 KiB stays, which the next probe there removes.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Removes probe files in `place` whose processes are gone.
+fn remove_leftovers(place: &Path) {
+    let Ok(entries) = fs::read_dir(place) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let pid = name
+            .to_str()
+            .and_then(|name| name.strip_prefix(PROBE_PREFIX));
+        let Some(pid) = pid.and_then(|pid| pid.parse::<u32>().ok()) else {
+            continue;
+        };
+        if !Path::new("/proc").join(pid.to_string()).exists() {
+            // What cannot be removed is left alone, as any file that is not the server's.
+            let _ = fs::remove_file(entry.path());
+        }
     }
 }
 
@@ -424,6 +484,29 @@ mod tests {
             "the probe left a file"
         );
         fs::remove_dir(&place).unwrap();
+    }
+
+    #[test]
+    fn a_probe_file_needs_no_name_and_leftovers_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str| dir.path().join(format!("{PROBE_PREFIX}{name}"));
+        // No process has this pid: it is above the system's highest.
+        let (dead, alive, other) = (file("4194305"), file("1"), file("notes"));
+        for path in [&dead, &alive, &other] {
+            fs::write(path, "x").unwrap();
+        }
+        let probe = ProbeFile::create(dir.path()).unwrap();
+        let names = fs::read_dir(dir.path()).unwrap().count();
+        assert_eq!(names, 2 + usize::from(probe.path.is_some()));
+        drop(probe);
+        assert!(!dead.exists() && alive.exists() && other.exists());
+        // As where the file system makes none without a name.
+        let named = ProbeFile::with_name(dir.path()).unwrap();
+        assert!(named.path.as_ref().is_some_and(|path| path.exists()));
+        let refused = |writing| matches!(writing, Ok(WritingFact::Refused(_)) | Err(_));
+        assert!(!refused(named.try_writing()));
+        drop(named);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
     }
 
     #[test]

@@ -186,9 +186,16 @@ fn leftovers_of_a_crash_are_cleared() {
     let scratch = Scratch::new();
     drop(DataDir::open(&scratch.data(), 1));
     fs::write(scratch.data().join("manifest.new"), "half").expect("a file");
-    fs::write(scratch.data().join(".direct-io-probe-1-0"), "probe").expect("a file");
+    let places = ["", "segments", "blobs", "layout-1/shard-0/journal"];
+    let probes = places.map(|place| scratch.data().join(place).join(".direct-io-probe-1-0"));
+    for probe in &probes {
+        fs::create_dir_all(probe.parent().expect("a directory")).expect("a directory");
+        fs::write(probe, "probe").expect("a file");
+    }
     let opened = DataDir::open(&scratch.data(), 1).expect("the same directory");
-    assert_eq!(names(opened.path()), ["LOCK", "layout-1", "manifest"]);
+    let expected = ["LOCK", "blobs", "layout-1", "manifest", "segments"];
+    assert_eq!(names(opened.path()), expected);
+    assert!(!probes.iter().any(|probe| probe.exists()));
     assert!(opened.unknown().is_empty());
 }
 
