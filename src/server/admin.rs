@@ -8,6 +8,7 @@
 mod page;
 
 use std::{
+    borrow::Cow,
     future::poll_fn,
     net::SocketAddr,
     rc::Rc,
@@ -310,14 +311,18 @@ impl AdminRequest {
                         .any(|shard| metric(shard).value() > 0)
                 };
                 // What lasts first: a failed journal takes a restart, pressure passes.
-                let reason = if any(|shard| &shard.journal_failed) {
-                    Some("a shard's journal failed")
+                let reason: Option<Cow<'_, str>> = if any(|shard| &shard.journal_failed) {
+                    Some("a shard's journal failed".into())
+                } else if any(|shard| &shard.directory_gone) {
+                    let dir = process.config.data_dir.display();
+                    let what = "the data directory was removed, or its file system is not mounted";
+                    Some(format!("{what}: {dir}").into())
                 } else if any(|shard| &shard.disk_pressure) {
-                    Some("a shard takes no writes for want of disk space")
+                    Some("a shard takes no writes for want of disk space".into())
                 } else if ready {
                     None
                 } else {
-                    Some("starting or stopping")
+                    Some("starting or stopping".into())
                 };
                 let status = if reason.is_none() { 200 } else { 503 };
                 let body = serde_json::json!({ "ready": reason.is_none(), "reason": reason });

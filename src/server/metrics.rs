@@ -83,6 +83,7 @@ metrics! {
     backup_held_seconds: Gauge, "seconds", "For how long it has been so; 0 when no backup runs.";
     disk_free_bytes: Gauge, "bytes", "Free space of the journal's file system, as of about a second ago.";
     disk_pressure: Gauge, "", "1 while the journal has no space that it may use: the shard takes no writes; act on it.";
+    directory_gone: Gauge, "", "1 while the journal's directory is not there: the shard takes no writes; act on it.";
     journal_failed: Gauge, "", "1 once a write or sync of the journal failed: the shard takes no writes; act on it.";
 }
 

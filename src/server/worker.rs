@@ -376,6 +376,8 @@ fn publish_metrics(core: &Rc<Core>, journal: &Journal<GlommioDisk>, keeper: Keep
     metrics.disk_free_bytes.set(journal.free_bytes());
     let is_pressed = journal.health() == Health::DiskPressure;
     metrics.disk_pressure.set(u64::from(is_pressed));
+    let is_gone = journal.health() == Health::DirectoryGone;
+    metrics.directory_gone.set(u64::from(is_gone));
     metrics.body_limit_bytes.set(core.requests.bytes_max());
     metrics.unsent_limit_bytes.set(core.unsent.bytes_max());
     metrics

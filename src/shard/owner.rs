@@ -199,7 +199,7 @@ impl Shard {
         match self.journal.health() {
             Health::Ok => {}
             Health::DiskPressure => return Err(Refusal::DiskPressure),
-            Health::Failed => return Err(Refusal::ApplyStopped),
+            Health::Failed | Health::DirectoryGone => return Err(Refusal::ApplyStopped),
         }
         let Some(room) = self.memory_bytes_max.checked_sub(bytes) else {
             return Err(Refusal::MemoryPressure);

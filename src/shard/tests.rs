@@ -56,7 +56,7 @@ impl Stage for TestJournal {
     fn stage(&self, parts: &[&[u8]]) -> Result<BatchNumber, StageError> {
         match self.health() {
             Health::Ok => {}
-            Health::DiskPressure => return Err(StageError::DiskPressure),
+            Health::DiskPressure | Health::DirectoryGone => return Err(StageError::DiskPressure),
             Health::Failed => return Err(StageError::Latched),
         }
         let mut records = self.records.borrow_mut();

@@ -279,6 +279,11 @@ impl StorageError {
         };
         matches!(errno, Some(libc::ENOSPC | libc::EDQUOT))
     }
+
+    /// True if a file or directory that was asked for is not there.
+    pub fn is_missing(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
 }
 
 impl fmt::Display for StorageError {

@@ -11,6 +11,7 @@ use ursula_headers::ErrorCode;
 use crate::common::disk::Batch;
 use crate::common::eventually;
 use crate::common::http::{Connection, Request, Response};
+use crate::common::observe::metric;
 use crate::common::server::{Options, Server};
 use crate::common::stream::{OCTETS, Stream, Surface, offset, unique};
 
@@ -239,4 +240,51 @@ fn storage_12_a_file_system_in_memory_works_with_a_warning() {
     assert_eq!(stream.read_all(), b"12345".repeat(80));
     let read = Request::new(&server, "GET", format!("{}/snapshot/5", stream.path()));
     assert!(read.send().expect(200).body == snapshot);
+}
+
+/// A data directory that is taken away is called that, and nothing is acknowledged that would go with
+/// it; once it is back all is well.
+#[test]
+fn a_directory_that_is_gone_is_told() {
+    let server = Options::new(2).start();
+    let stream = Stream::with_body(&server, Surface::Base, OCTETS, "before");
+    let data = server.options().data_dir().to_owned();
+    let elsewhere = data.with_extension("elsewhere");
+    std::fs::rename(&data, &elsewhere).expect("writable");
+    let ready = || Request::to(server.admin_address(), "GET", "/__ursula/ready").send();
+    let reason = eventually("it is noticed", || {
+        let answer = ready();
+        (answer.status == 503).then(|| answer.text().to_owned())
+    });
+    let data_text = data.to_str().expect("these paths are ASCII");
+    assert!(
+        reason.contains("was removed") && reason.contains(data_text),
+        "{reason}"
+    );
+    eventually("every shard has noticed", || {
+        (metric(&server, "directory_gone") == 2).then_some(())
+    });
+    assert_eq!(metric(&server, "disk_pressure"), 0);
+    let append = stream
+        .post()
+        .header("Content-Type", OCTETS)
+        .body("lost")
+        .send();
+    append.expect_error(503, ErrorCode::ApplyStopped);
+    assert_eq!(stream.read_all(), b"before");
+    assert!(
+        server.log().contains("/journal is gone"),
+        "{}",
+        server.log()
+    );
+    std::fs::rename(&elsewhere, &data).expect("writable");
+    eventually("it is back", || (ready().status == 200).then_some(()));
+    eventually("every shard is back", || {
+        (metric(&server, "directory_gone") == 0).then_some(())
+    });
+    stream.append(OCTETS, " after");
+    let key = stream.key().to_owned();
+    let server = server.kill_and_restart();
+    let stream = Stream::at(&server, Surface::Base, &key);
+    assert_eq!(stream.read_all(), b"before after");
 }

@@ -94,6 +94,9 @@ pub enum Health {
     Ok,
     /// Not now: the disk is nearly full. Clears by itself when space returns.
     DiskPressure,
+    /// Not now: its directory is not there, so what is written may be lost with it. Clears by itself
+    /// when it is back, as after a mount.
+    DirectoryGone,
     /// Not any more: a write or sync failed. Only a restart helps.
     Failed,
 }
@@ -296,6 +299,8 @@ struct Inner<D: Disk> {
     in_flight: Cell<usize>,
     latched: Cell<bool>,
     pressure: Cell<bool>,
+    /// The directory is not there; pressure, too.
+    gone: Cell<bool>,
     closing: Cell<bool>,
     /// Something to issue, or the journal is closing.
     work: Signal,
@@ -380,6 +385,7 @@ impl<D: Disk> Stage for Journal<D> {
     fn health(&self) -> Health {
         match (self.0.latched.get(), self.0.pressure.get()) {
             (true, _) => Health::Failed,
+            (false, true) if self.0.gone.get() => Health::DirectoryGone,
             (false, true) => Health::DiskPressure,
             (false, false) => Health::Ok,
         }

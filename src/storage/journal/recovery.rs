@@ -338,6 +338,7 @@ impl<D: Disk> Journal<D> {
             in_flight: Cell::new(0),
             latched: Cell::new(false),
             pressure: Cell::new(false),
+            gone: Cell::new(false),
             closing: Cell::new(false),
             work: Signal::default(),
             roll: Signal::default(),

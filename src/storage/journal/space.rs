@@ -5,6 +5,9 @@
 //! taken into use and once a second; then it asks the file system for its free
 //! space, makes what is missing, and sets or clears the pressure flag.
 //!
+//! A directory that is not there is pressure, too: files that are open would
+//! take more batches, but nobody would find them again.
+//!
 //! Free space below the reserve, or no file ready and none to be had, is
 //! pressure. A file is made ahead only if the reserve stays whole. For batches
 //! that were staged before space ran short the reserve may be used: that is
@@ -35,8 +38,15 @@ impl<D: Disk> Inner<D> {
                 Err(StorageError::DiskFull { free, .. }) if *free < self.options.reserve_bytes => {
                     true
                 }
+                Err(error) if error.is_missing() => true,
                 Err(_) => self.queue.borrow().ready.is_empty(),
             };
+            let gone = outcome.as_ref().is_err_and(StorageError::is_missing);
+            if self.gone.replace(gone) != gone {
+                // Said in words of its own.
+                self.pressure.set(below);
+                self.tell_gone(gone);
+            }
             self.set_pressure(below, outcome.err());
             self.work.raise();
             futures_lite::future::or(self.roll.wait(), self.disk.sleep(POLL_INTERVAL)).await;
@@ -86,6 +96,19 @@ impl<D: Disk> Inner<D> {
             let file = make_file(&self.disk, &self.home, new).await?;
             self.queue.borrow_mut().ready.push_back(file);
             self.work.raise();
+        }
+    }
+
+    fn tell_gone(&self, gone: bool) {
+        let (shard, dir) = (self.home.shard, self.home.dir.display());
+        if gone {
+            tracing::error!(
+                shard,
+                "{dir} is gone: it was removed, or its file system is not mounted. Writes are \
+                 refused until it is back. If it was removed, stop the server and restore a backup"
+            );
+        } else {
+            tracing::info!(shard, "{dir} is back");
         }
     }
 
