@@ -3,42 +3,75 @@
 //!
 //! Correctness does not rest on it: a request that meets an expired stream
 //! deletes it on the spot. The sweep gives the space back of streams nobody
-//! asks for. Each entry carries the incarnation it was made for, so a stream
+//! asks for. What is over by the wall clock is looked at when that shows so;
+//! what could not be deleted then, again a second later by the monotonic clock:
+//! a step of the wall clock, or its being set right, delays nothing.
+//!
+//! Each entry carries the incarnation it was made for, so a stream
 //! of the same name that came later is never touched (cases/storage.md 8).
 
 use std::cmp::Reverse;
 
-use crate::shard::owner::Shard;
+use crate::{
+    protocol::incarnation::Incarnation,
+    shard::{owner::Shard, tables::Tables},
+};
 
 /// Entries looked at in one step.
 const STEP_ENTRIES: usize = 256;
+/// What could not be deleted is looked at again after this, in nanoseconds.
+const AGAIN_NS: u64 = 1_000_000_000;
+
+impl Tables {
+    /// The next stream that may be over, taken off the lists.
+    fn next_expiry(&mut self, now_ms: u64, now_ns: u64) -> Option<Incarnation> {
+        if let Some((due_ns, incarnation)) = self.overdue.front().copied()
+            && due_ns <= now_ns
+        {
+            self.overdue.pop_front();
+            return Some(incarnation);
+        }
+        let Reverse((due_ms, incarnation)) = self.expiries.peek().copied()?;
+        if due_ms > now_ms {
+            return None;
+        }
+        self.expiries.pop();
+        Some(incarnation)
+    }
+
+    fn look_again(&mut self, now_ns: u64, incarnation: Incarnation) {
+        let due_ns = now_ns.saturating_add(AGAIN_NS);
+        self.overdue.push_back((due_ns, incarnation));
+    }
+}
 
 impl Shard {
     /// Looks at some of what may be over; true when more is due.
     pub fn sweep_expired(&self) -> bool {
-        let now_ms = self.now_ms();
+        let (now_ms, now_ns) = (self.now_ms(), self.clock.monotonic_ns());
         for _ in 0..STEP_ENTRIES {
             let over = {
                 let mut tables = self.tables.borrow_mut();
-                let Some(Reverse((due_ms, incarnation))) = tables.expiries.peek().copied() else {
+                let Some(incarnation) = tables.next_expiry(now_ms, now_ns) else {
                     return false;
                 };
-                if due_ms > now_ms {
-                    return false;
-                }
-                tables.expiries.pop();
                 let slot = tables.slot_of(incarnation);
                 let stream = slot.and_then(|slot| tables.streams.get(slot));
                 match (slot, stream) {
                     (Some(slot), Some(stream)) if stream.is_over(now_ms) => {
                         (!stream.staged.soft_deleted).then_some((slot, incarnation))
                     }
-                    // Renewed since, or held by a live reader: look again when it can be over.
                     (Some(_), Some(stream)) => {
                         let state = &stream.staged;
-                        let end_ms = state.lifetime.expires_ms(state.renewed_ms);
-                        let again_ms = end_ms.unwrap_or(u64::MAX).max(now_ms.saturating_add(1000));
-                        tables.expiries.push(Reverse((again_ms, incarnation)));
+                        match state.lifetime.expires_ms(state.renewed_ms) {
+                            // Renewed since, or the clock was set back.
+                            Some(end_ms) if end_ms > now_ms => {
+                                tables.expiries.push(Reverse((end_ms, incarnation)));
+                            }
+                            // Held by a live reader.
+                            Some(_) => tables.look_again(now_ns, incarnation),
+                            None => {}
+                        }
                         None
                     }
                     _ => None,
@@ -48,11 +81,8 @@ impl Shard {
                 continue;
             };
             if self.remove_stream(slot).is_err() {
-                // No room for the record now: try again in a second.
-                let mut tables = self.tables.borrow_mut();
-                tables
-                    .expiries
-                    .push(Reverse((now_ms.saturating_add(1000), incarnation)));
+                // No room for the record now.
+                self.tables.borrow_mut().look_again(now_ns, incarnation);
                 return false;
             }
         }

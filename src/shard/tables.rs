@@ -47,7 +47,12 @@ pub struct Tables {
     types: HashSet<ContentType, ahash::RandomState>,
     pub(super) fenced: HashSet<Box<str>>,
     pub(super) memory_bytes: u64,
+    /// When a stream may be over, in Unix milliseconds. A stream has one entry here or in
+    /// [`Self::overdue`].
     pub(super) expiries: BinaryHeap<Reverse<(u64, Incarnation)>>,
+    /// Streams that were over and could not be deleted, and when to look again, in nanoseconds of
+    /// the monotonic clock; the first first.
+    pub(super) overdue: VecDeque<(u64, Incarnation)>,
     effects: VecDeque<(BatchNumber, Effect)>,
     allocator: Allocator,
     pub(super) graveyard: Graveyard,
@@ -108,6 +113,7 @@ impl Tables {
             fenced: HashSet::new(),
             memory_bytes: 0,
             expiries: BinaryHeap::new(),
+            overdue: VecDeque::new(),
             effects: VecDeque::new(),
             allocator,
             graveyard,

@@ -478,6 +478,37 @@ fn the_sweep_deletes_what_nobody_asks_for() {
     assert_eq!(bench.shard.streams(), 1);
 }
 
+/// What the sweep could not delete while the clock was wrong is not forgotten until the clock shows
+/// that time again.
+#[test]
+fn a_clock_set_right_again_delays_no_sweep() {
+    let bench = bench();
+    let ttl = Lifetime::Ttl { seconds: 10 };
+    bench.done(create("demo/read", ttl)).unwrap();
+    bench.done(create("demo/full", ttl)).unwrap();
+    let tail = Request::Tail(read("demo/read", Live::Sse), Watch::new(0));
+    let Ok(Reply::Watching(watching)) = bench.done(tail) else {
+        panic!("not watching");
+    };
+    bench.clock.step_to(NOW_MS + HOUR_MS);
+    // One has a reader, and there is no room for the other's record.
+    bench.journal.health.set(Some(Health::DiskPressure));
+    while bench.shard.sweep_expired() {}
+    bench.journal.health.set(None);
+    bench.step_back(HOUR_MS);
+    let leave = Request::Leave {
+        incarnation: watching.extent.incarnation,
+        core: 0,
+    };
+    bench.done(leave).unwrap();
+    for _ in 0..12 {
+        bench.clock.advance(Duration::from_secs(1));
+        while bench.shard.sweep_expired() {}
+    }
+    bench.commit();
+    assert_eq!(bench.shard.streams(), 0);
+}
+
 #[test]
 fn a_live_reader_holds_a_stream_and_hears_of_its_end() {
     let bench = bench();
