@@ -263,6 +263,9 @@ impl<'a> Restore<'a> {
             rare: None,
         };
         let flags = reader.u8()?;
+        if flags & !(CLOSED | SOFT_DELETED) != 0 {
+            return None;
+        }
         state.closed = flags & CLOSED != 0;
         state.soft_deleted = flags & SOFT_DELETED != 0;
         let mut blobs = None;

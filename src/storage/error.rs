@@ -62,7 +62,8 @@ pub enum StorageError {
         /// The number of the whole later batch that proves it.
         proof: u64,
     },
-    /// A batch verifies, but a record in it does not fit: a mistake of the program that wrote it.
+    /// A batch verifies, but a record or a flag in it makes no sense: a mistake of the program that
+    /// wrote it, or a later version.
     MalformedBatch {
         /// The file.
         path: PathBuf,
@@ -350,8 +351,8 @@ impl fmt::Display for StorageError {
                 batch,
             } => write!(
                 f,
-                "batch {batch} at byte {offset} of {} verifies but its records do not fit it: \
-                 it was written by a faulty program; keep the file and report it",
+                "batch {batch} at byte {offset} of {} verifies but makes no sense: it was written \
+                 by another version of this program, or a faulty one; keep the file and report it",
                 path.display()
             ),
             Self::DamagedBlock {

@@ -198,7 +198,8 @@ impl Manifest {
             manifest.boot_epoch,
             manifest.incarnation_blocks,
         ];
-        if shards == 0 || !numbers.into_iter().all(in_range) {
+        let is_known = flags & !FLAG_STARTED == 0;
+        if shards == 0 || !is_known || !numbers.into_iter().all(in_range) {
             return Err(damaged());
         }
         Ok(manifest)
@@ -248,6 +249,19 @@ mod tests {
                 Manifest::decode(&bytes[..len], path).is_err(),
                 "{len} bytes"
             );
+        }
+    }
+
+    #[test]
+    fn flags_that_nobody_knows_are_damage() {
+        let path = Path::new("manifest");
+        for bit in 0..32 {
+            let mut bytes = manifest().encode();
+            bytes[60..64].copy_from_slice(&(1_u32 << bit).to_le_bytes());
+            let checksum = Checksum::seeded(0).with(&bytes[16..]).value();
+            bytes[12..16].copy_from_slice(&checksum.to_le_bytes());
+            let is_taken = Manifest::decode(&bytes, path).is_ok();
+            assert_eq!(is_taken, 1 << bit == FLAG_STARTED, "bit {bit}");
         }
     }
 

@@ -128,6 +128,27 @@ fn an_entry_reads_back_as_written() {
     assert_eq!(again, entry);
 }
 
+/// What is taken is what would be written: no bit is read past, such as a flag of a later version.
+#[test]
+fn no_bit_of_an_entry_is_left_unread() {
+    let entry = entry();
+    let mut taken = 0;
+    for bit in 0..entry.len() * 8 {
+        let mut changed = entry.clone();
+        changed[bit / 8] ^= 1 << (bit % 8);
+        let Ok(tables) = restore(&changed) else {
+            continue;
+        };
+        taken += 1;
+        let number = |at: usize| u64::from_le_bytes(changed[at..at + 8].try_into().unwrap());
+        let stream = tables.stream(Incarnation(number(1))).expect("a stream");
+        let mut again = Vec::new();
+        encode_stream(stream, Position(number(9)), &mut again);
+        assert!(again == changed, "bit {} of byte {}", bit % 8, bit / 8);
+    }
+    assert!(taken > 0);
+}
+
 #[test]
 fn no_number_in_an_entry_overflows_what_is_made_of_it() {
     let entry = entry();

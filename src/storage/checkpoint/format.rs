@@ -143,7 +143,8 @@ impl ChunkHeader {
         };
         let checksum = Self::checksum(header.journal_id, header.number).with(&bytes[16..]);
         let sized = header.payload_bytes <= (ENTRY_HEADER_BYTES + ENTRY_BYTES_MAX) as u64;
-        if checksum.value() != u32_at(bytes, 12) || !sized {
+        let is_known = u32_at(bytes, 20) & !FLAG_LAST == 0;
+        if checksum.value() != u32_at(bytes, 12) || !sized || !is_known {
             return Err(HeaderError::Damaged);
         }
         let here = header.journal_id == identity.journal_id

@@ -460,3 +460,32 @@ fn a_lost_current_of_a_written_layout_refuses() {
         }
     }
 }
+
+#[test]
+fn a_chunk_with_an_unknown_flag_is_damage() {
+    let whole = ChunkHeader {
+        body_checksum: 7,
+        last: false,
+        journal_id: identity().journal_id,
+        number: 1,
+        offset: 0,
+        index: 0,
+        payload_bytes: 100,
+        entry_count: 2,
+        shard: identity().shard,
+    };
+    for bit in 0..32 {
+        let mut bytes = [0; HEADER_BYTES];
+        whole.encode(&mut bytes);
+        bytes[20..24].copy_from_slice(&(1_u32 << bit).to_le_bytes());
+        let checksum = ChunkHeader::checksum(whole.journal_id, whole.number);
+        let checksum = checksum.with(&bytes[16..]).value();
+        bytes[12..16].copy_from_slice(&checksum.to_le_bytes());
+        let taken = ChunkHeader::decode(&bytes, &identity(), 1, 0);
+        let end = ChunkHeader {
+            last: true,
+            ..whole
+        };
+        assert_eq!(taken.ok(), (bit == 0).then_some(end), "bit {bit}");
+    }
+}

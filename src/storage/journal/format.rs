@@ -59,6 +59,8 @@ pub(super) const FLAG_EPOCH_OPEN: u32 = 1;
 /// Written by repair over a damaged range: no records in it, but it takes the place of lost
 /// batches, up to its number, and of `record_count` lost records.
 pub(super) const FLAG_FILLER: u32 = 2;
+/// Every flag there is. A whole batch with another one is no torn tail: it is refused, not cut.
+pub(super) const FLAGS: u32 = FLAG_EPOCH_OPEN | FLAG_FILLER;
 
 /// Beyond the numbers that files, batches and records of any journal reach, so that sums of them do
 /// not overflow: what says one is forged.

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use super::file::JournalFile;
-use super::format::{BatchHeader, FILE_HEADER_BYTES, FLAG_EPOCH_OPEN, FLAG_FILLER, Records};
+use super::format::{BatchHeader, FILE_HEADER_BYTES, FLAG_EPOCH_OPEN, FLAG_FILLER, FLAGS, Records};
 use super::listing::nth;
 use super::tail::{Found, Stop, Tail, search_proof};
 use super::window::Window;
@@ -183,11 +183,18 @@ fn apply_batch<D: Disk>(
     replay_from: Position,
     apply: &mut impl FnMut(Position, &[u8]) -> Result<(), ApplyError>,
 ) -> Result<(), StorageError> {
+    let path = || file.path.clone();
+    let (offset, batch) = (header.offset, header.number);
+    if header.flags & !FLAGS != 0 {
+        return Err(StorageError::MalformedBatch {
+            path: path(),
+            offset,
+            batch,
+        });
+    }
     if header.flags & FLAG_FILLER != 0 {
         return Ok(());
     }
-    let path = || file.path.clone();
-    let (offset, batch) = (header.offset, header.number);
     for (position, record) in (header.first_record..).zip(Records::new(header, body)) {
         let Some(record) = record else {
             return Err(StorageError::MalformedBatch {

@@ -75,10 +75,40 @@ fn stale_bytes_behind_a_cut_never_return() {
     assert_eq!(rig.open().records, [b"one"]);
 }
 
+/// A whole batch with a flag that nobody knows is not taken for a torn one: what it holds was
+/// acknowledged.
+#[test]
+fn a_batch_with_an_unknown_flag_is_refused_and_not_cut() {
+    for n in [0, 1, 2] {
+        for bit in 2..32 {
+            let mut rig = Rig::new();
+            rig.live(&[b"one", b"two"], Crash::Process);
+            let flags = u32::from(n == 0) | 1 << bit;
+            rig.edit(1, |bytes| flag(&mut bytes[block(n)..block(n + 1)], flags));
+            let error = refusal(&mut rig);
+            let batch = match error {
+                StorageError::MalformedBatch { batch, .. } => batch,
+                error => panic!("batch {n}, bit {bit}: {error}"),
+            };
+            assert_eq!(batch, n + 1);
+        }
+    }
+}
+
+/// Changes the flags of the batch at the head of `batch`.
+fn flag(batch: &mut [u8], flags: u32) {
+    batch[12..16].copy_from_slice(&flags.to_le_bytes());
+    seal(batch);
+}
+
 /// Changes the durable mark of the batch at the head of `batch`.
 fn reissue(batch: &mut [u8], durable: u64) {
-    use crate::base::checksum::Checksum;
     batch[40..48].copy_from_slice(&durable.to_le_bytes());
+    seal(batch);
+}
+
+fn seal(batch: &mut [u8]) {
+    use crate::base::checksum::Checksum;
     let epoch = u64::from_le_bytes(batch[24..32].try_into().expect("8 bytes"));
     let checksum = Checksum::seeded(epoch).with(&batch[8..80]).value();
     batch[4..8].copy_from_slice(&checksum.to_le_bytes());
