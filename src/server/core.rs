@@ -22,6 +22,7 @@ use crate::{
         read_turns::ReadTurns, seat::Seats, spare::Spare, turnstile::Turnstile,
     },
     shard::{
+        across::Cores,
         hold::Hold,
         live::{Hub, Reader, Watch},
         mailbox::{Desk, PendingReply},
@@ -139,13 +140,6 @@ impl Core {
             return Err(Refusal::LiveReadLimit);
         }
         Ok(())
-    }
-
-    /// Waits while nothing may be made durable that rests on another shard.
-    pub async fn pass_gate(&self) {
-        while self.hold.is_gated() {
-            Timer::new(GATE_POLL).await;
-        }
     }
 
     /// The limits that HEAD names.
@@ -282,6 +276,38 @@ pub struct CorePeers {
     pub hub: Rc<Hub>,
     /// What it tells the owners of forks' sources.
     pub releases: Rc<Releases>,
+}
+
+impl Cores for Core {
+    fn call(
+        &self,
+        key: &StreamKey,
+        request: Request,
+    ) -> impl Future<Output = Result<Reply, Refusal>> {
+        Self::call(self, key, request)
+    }
+
+    fn ask(
+        &self,
+        key: &StreamKey,
+        request: Request,
+    ) -> impl Future<Output = Result<Reply, Refusal>> {
+        Self::ask(self, key, request)
+    }
+
+    fn notify(&self, key: &StreamKey, request: Request) {
+        self.desk.notify(self.placement.owner(key), request);
+    }
+
+    fn allocate_incarnation(&self) -> Result<Incarnation, Refusal> {
+        self.shard.allocate_incarnation()
+    }
+
+    async fn pass_gate(&self) {
+        while self.hold.is_gated() {
+            Timer::new(GATE_POLL).await;
+        }
+    }
 }
 
 /// Tells the owners of forks' sources that forks are durably gone; later, while the gate of a

@@ -1,7 +1,7 @@
 //! One request, from operation to answer: asks the owner, waits for what the
 //! outcome rests on, and writes the head of the answer.
 
-use std::{cell::Cell, rc::Rc, sync::Arc};
+use std::{rc::Rc, sync::Arc};
 
 use bytes::Bytes;
 
@@ -15,7 +15,6 @@ use crate::{
         stored_body::Finished,
     },
     protocol::{
-        create::CreateRequest,
         error::Refusal,
         incarnation::Incarnation,
         producer::Digest,
@@ -23,7 +22,8 @@ use crate::{
     },
     server::core::Core,
     shard::{
-        request::{CommitRequest, Created, ReferRequest, Reply, Request, Target},
+        across,
+        request::{CommitRequest, Reply, Request, Target},
         stream::{Blob, blob_key},
     },
     storage::{
@@ -53,7 +53,7 @@ pub async fn perform(
             path,
         } => {
             request.body = body.bytes;
-            let created = create(core, request).await?;
+            let created = across::create(&**core, request).await?;
             let shared = core.shared.borrow();
             create::answer(envelope, &shared, &created, host.as_deref(), &path, out);
         }
@@ -189,67 +189,6 @@ pub async fn perform(
         Operation::Read(_) => return Err(Refusal::Internal),
     }
     Ok(Body::None)
-}
-
-/// Creates a stream; a fork in its two steps: the reference at the source's owner, then the
-/// stream at its own.
-async fn create(core: &Rc<Core>, request: CreateRequest) -> Result<Created, Refusal> {
-    let key = request.key.clone();
-    let fork = request.fork.clone();
-    let reply = core.call(&key, Request::Create(request.clone())).await?;
-    let (Reply::NeedsSource, Some(fork)) = (&reply, fork) else {
-        return created(reply);
-    };
-    let incarnation = core.shard.allocate_incarnation()?;
-    let refer = Request::Refer(ReferRequest {
-        fork: fork.clone(),
-        key: key.clone(),
-        incarnation,
-        counted: Cell::new(None),
-    });
-    let Reply::Referred(inherited) = core.ask(&fork.source, refer).await? else {
-        return Err(Refusal::Internal);
-    };
-    let source = inherited.origin.incarnation;
-    let mut request = request;
-    let wants_other_type = request
-        .content_type
-        .as_ref()
-        .filter(|asked| !inherited.content_type.matches(asked));
-    let outcome = match wants_other_type {
-        Some(asked) => Err(Refusal::ContentTypeMismatch {
-            got: asked.clone(),
-            want: inherited.content_type.clone(),
-            tail: inherited.origin.offset,
-        }),
-        None => {
-            request.inherited = Some(*inherited);
-            core.pass_gate().await;
-            let reply = core.call(&key, Request::Create(request)).await;
-            reply.and_then(created)
-        }
-    };
-    let is_made = outcome
-        .as_ref()
-        .is_ok_and(|created| created.incarnation == incarnation);
-    // With the outcome unknown the fork may exist: the next start finds out.
-    let is_unknown = matches!(outcome, Err(Refusal::OutcomeUnknown));
-    if !is_made && !is_unknown {
-        let release = Request::Release {
-            source,
-            fork: incarnation,
-        };
-        core.desk
-            .notify(core.placement.owner(&fork.source), release);
-    }
-    outcome
-}
-
-fn created(reply: Reply) -> Result<Created, Refusal> {
-    match reply {
-        Reply::Created(created) => Ok(created),
-        _ => Err(Refusal::Internal),
-    }
 }
 
 async fn published(

@@ -18,6 +18,7 @@
     )
 )]
 
+pub mod across;
 mod append;
 mod bootstrap;
 pub mod checkpoint;

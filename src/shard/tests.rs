@@ -11,6 +11,8 @@ use std::{
 
 use bytes::Bytes;
 
+mod across;
+
 use super::{
     live::{Watch, Watched},
     owner::{Peers, Shard},

@@ -11,6 +11,7 @@ use crate::{
     protocol::error::Refusal,
     server::{core::Core, worker::Process},
     shard::{
+        across,
         hold::{Cut, Hold},
         request::{Reply, Request},
     },
@@ -135,6 +136,12 @@ pub enum NoHold {
     Busy,
 }
 
+impl From<Refusal> for NoHold {
+    fn from(_: Refusal) -> Self {
+        Self::Busy
+    }
+}
+
 /// Begins a hold.
 ///
 /// # Errors
@@ -150,8 +157,11 @@ pub async fn hold(
         Timer::new(CUT_PATIENCE).await;
         Err(NoHold::Busy)
     };
-    let cuts = cut_all(process, core, number).or(late).await?;
-    process.hold.open_gate();
+    let shards = process.config.shards;
+    let cuts = across::cut_all(&process.hold, number, shards, async |shard, request| {
+        ask(core, shard, request).await
+    });
+    let cuts = cuts.or(late).await?;
     tracing::info!("held for a backup: no space is given back until it ends");
     let data_dir = &process.config.data_dir;
     let held = HeldDirectory {
@@ -164,32 +174,16 @@ pub async fn hold(
     Ok((holding, held))
 }
 
-/// Every core sees the hold; then every shard makes its cut.
-async fn cut_all(process: &Arc<Process>, core: &Rc<Core>, number: u64) -> Result<Vec<Cut>, NoHold> {
-    let shards = 0..process.config.shards;
-    for shard in shards.clone() {
-        ask(core, shard, || Request::Barrier).await?;
-    }
-    let mut cuts = Vec::with_capacity(shards.len());
-    for shard in shards {
-        match ask(core, shard, || Request::Cut(number)).await? {
-            Reply::Cut(cut) => cuts.push(*cut),
-            _ => return Err(NoHold::Busy),
-        }
-    }
-    Ok(cuts)
-}
-
 async fn ask(
     core: &Rc<Core>,
     shard: usize,
-    request: impl Fn() -> Request,
+    request: &dyn Fn() -> Request,
 ) -> Result<Reply, NoHold> {
     loop {
         match core.call_shard(shard, request()).await {
             Ok(reply) => return Ok(reply),
             Err(Refusal::MailboxFull) => Timer::new(RETRY).await,
-            Err(_) => return Err(NoHold::Busy),
+            Err(refusal) => return Err(refusal.into()),
         };
     }
 }
