@@ -85,6 +85,7 @@ pub fn main() -> ExitCode {
 
 fn run(workload: &Workload) -> Result<bool, String> {
     let args = workload.args();
+    plan::check_reachable(args)?;
     let report = plan::run(workload, args).map_err(|error| error.to_string())?;
     print!("{}", table::summary(&report));
     if let Some(path) = &args.json {

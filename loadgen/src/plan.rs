@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -51,6 +52,21 @@ impl std::fmt::Display for RunError {
 impl From<io::Error> for RunError {
     fn from(error: io::Error) -> RunError {
         RunError::Io(error)
+    }
+}
+
+/// Checks that somebody listens, for a person who may have forgotten to start the server.
+///
+/// # Errors
+/// What to do about it.
+pub fn check_reachable(args: &RunArgs) -> Result<(), String> {
+    let target = Target::new(&args.url, args.target, args.raw_post.clone(), "0")?;
+    match TcpStream::connect_timeout(&target.address, args.timeout) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!(
+            "nobody answers at {}: {error}; start the server, or say with --url where it is",
+            args.url
+        )),
     }
 }
 
@@ -188,7 +204,9 @@ impl<'a> Run<'a> {
                 pace: Pace::Closed,
             })
             .collect();
+        let progress = Progress::waiting(self.args.quiet, name);
         let result = self.unmeasured(slots)?;
+        drop(progress);
         if result.errors.total() > 0 {
             self.invalid
                 .push(format!("{name}: {}", result.errors.describe()));
@@ -259,9 +277,13 @@ impl<'a> Run<'a> {
                 pace: Pace::Closed,
             })
             .collect();
+        let progress = Progress::waiting(self.args.quiet, "reading back");
         let result = self.unmeasured(slots)?;
+        drop(progress);
+        // A fault was found by reading; any other error is something that was not read.
+        let is_all = result.errors.total() == result.errors.faults();
         self.keep(result);
-        Ok(true)
+        Ok(is_all)
     }
 
     /// Keeps what a phase says about errors and messages.
