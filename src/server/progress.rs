@@ -8,6 +8,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 /// How often a line without a count moves, so that it does not look dead.
 const TICK: Duration = Duration::from_millis(200);
 
+/// What a line with every figure takes.
+const WIDE_COLUMNS: u16 = 78;
+
 /// One line.
 pub struct Progress(ProgressBar);
 
@@ -15,7 +18,11 @@ impl Progress {
     /// `what` is done with `bytes`.
     #[must_use]
     pub fn new(what: &'static str, bytes: u64) -> Self {
-        let style = "{msg} {bytes} of {total_bytes} ({percent} %), {bytes_per_sec}, {eta} left";
+        let style = if columns() < WIDE_COLUMNS {
+            "{msg} {percent} %, {eta} left"
+        } else {
+            "{msg} {bytes} of {total_bytes} ({percent} %), {bytes_per_sec}, {eta} left"
+        };
         let bar = ProgressBar::new(bytes).with_message(what);
         Self(styled(bar, style))
     }
@@ -37,6 +44,12 @@ impl Progress {
     pub fn finish(&self) {
         self.0.finish_and_clear();
     }
+}
+
+/// Columns of the terminal, if it is one and says so.
+fn columns() -> u16 {
+    let size = rustix::termios::tcgetwinsize(std::io::stderr());
+    size.map_or(0, |size| size.ws_col)
 }
 
 fn styled(bar: ProgressBar, template: &str) -> ProgressBar {
