@@ -46,6 +46,13 @@ impl Progress {
     }
 }
 
+/// So it does when something fails: what is said then begins a line.
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
 /// Columns of the terminal, if it is one and says so.
 fn columns() -> u16 {
     let size = rustix::termios::tcgetwinsize(std::io::stderr());

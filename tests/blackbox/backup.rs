@@ -141,17 +141,18 @@ impl Stalled {
         self.child.wait_with_output().expect("our own child")
     }
 
-    fn signal(&self, signal: libc::c_int) {
-        let pid = libc::c_int::try_from(self.child.id()).expect("a pid fits");
-        // SAFETY: kill(2) takes no pointers; the child is not yet reaped, so the pid is its own.
-        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
-    }
-
     fn kill(mut self) {
         self.child.kill().expect("it runs");
         self.child.wait().expect("our own child");
         fs::remove_file(&self.pipe).expect("it is there");
     }
+}
+
+/// Sends `signal` to a child that has not been waited for.
+fn signal(child: &Child, signal: libc::c_int) {
+    let pid = libc::c_int::try_from(child.id()).expect("a pid fits");
+    // SAFETY: kill(2) takes no pointers; the child is not yet reaped, so the pid is its own.
+    unsafe { libc::kill(pid, signal) };
 }
 
 // --- under load
@@ -639,14 +640,14 @@ fn a_backup_that_is_interrupted_leaves_nothing() {
     use std::os::unix::process::ExitStatusExt;
     let shelf = Shelf::new();
     let (server, _) = small();
-    for (signal, name) in [(libc::SIGINT, "SIGINT"), (libc::SIGTERM, "SIGTERM")] {
+    for (number, name) in [(libc::SIGINT, "SIGINT"), (libc::SIGTERM, "SIGTERM")] {
         let backup = Stalled::backup(&server, &shelf, "backup");
         eventually("it is held", || {
             (metric(&server, "backup_held") > 0).then_some(())
         });
-        backup.signal(signal);
+        signal(&backup.child, number);
         let output = backup.go_on();
-        assert_eq!(output.status.signal(), Some(signal), "{}", said(&output));
+        assert_eq!(output.status.signal(), Some(number), "{}", said(&output));
         let said = said(&output);
         assert!(said.contains(&format!("stopped by {name}")), "{said}");
         assert!(!shelf.place("backup").exists() && !shelf.partial("backup").exists());
@@ -655,6 +656,47 @@ fn a_backup_that_is_interrupted_leaves_nothing() {
         });
     }
     succeeds(backup_of(&server, &shelf.place("backup")));
+}
+
+/// So does a restore.
+#[test]
+fn a_restore_that_is_interrupted_leaves_nothing() {
+    use std::os::unix::process::ExitStatusExt;
+    let shelf = Shelf::new();
+    let (server, _) = small();
+    let (backup, to) = (shelf.place("backup"), shelf.place("restored"));
+    succeeds(backup_of(&server, &backup));
+    let mark = to.join("backup.json");
+    // One that had ended, or was past the last point at which it stops, is tried again.
+    let output = eventually("one is met in the middle", || {
+        let mut command = restore(&backup, &to);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the built binary can be started");
+        let has_ended = eventually("it writes, or ends", || {
+            let has_ended = child.try_wait().expect("our own child").is_some();
+            (has_ended || mark.exists()).then_some(has_ended)
+        });
+        if !has_ended {
+            signal(&child, libc::SIGTERM);
+        }
+        let output = child.wait_with_output().expect("our own child");
+        if output.status.success() {
+            fs::remove_dir_all(&to).expect("it was restored");
+        }
+        (!output.status.success()).then_some(output)
+    });
+    assert_eq!(
+        output.status.signal(),
+        Some(libc::SIGTERM),
+        "{}",
+        said(&output)
+    );
+    assert!(
+        said(&output).contains("stopped by SIGTERM"),
+        "{}",
+        said(&output)
+    );
+    assert!(!to.exists());
 }
 
 /// A backup is no data directory: it is not backed up where it lies.
