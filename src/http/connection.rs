@@ -324,9 +324,10 @@ impl Connection {
     pub fn reject(&mut self) {
         debug_assert!(matches!(self.state, State::Decide | State::Body));
         if self.state == State::Decide {
-            // A client that waits for a 100 and gets a refusal may send the body all the same or
-            // not: where the next request would start is unknown.
-            self.close |= self.client_waits();
+            // A client that asked for a 100 and gets a refusal may send the body, or what is left
+            // of it, or not: where the next request would start is unknown. Also when some of it
+            // is here: what an answer says must not depend on how the bytes came.
+            self.close |= self.head.expect_continue && self.head.framing.has_body();
             match BodyDecoder::new(self.head.framing, u64::MAX) {
                 Ok(body) => self.body = body,
                 Err(_) => self.close = true,

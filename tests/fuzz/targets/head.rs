@@ -60,6 +60,8 @@ fn seeds() -> Vec<Vec<u8>> {
         b"DELETE /x HTTP/1.0\r\nConnection: keep-alive, x\r\n\r\n",
         b"OPTIONS * HTTP/1.1\r\nHost:\r\nExpect: 100-Continue\r\nConnection: close\r\n\r\n",
         b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        // A refused body that a client asked about first, and that has begun or not.
+        b"PUT / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 51616\r\n\r\nabc",
         b"HEAD /c HTTP/1.1\r\nHost: h\r\n\r\n\r\nGET /d HTTP/1.1\r\nHost: h\r\nX: \xe9\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"\x16\x03\x01\x02\x00",
