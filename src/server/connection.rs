@@ -35,7 +35,7 @@ use crate::{
         core::{Core, Pending},
         event_stream::{self, EventStream, Opened},
         exchange::{FilePieces, perform, yield_if_needed},
-        latency::{Timed, stopwatch::Stage},
+        latency::{Timed, sample::Arrival, stopwatch::Stage},
         live,
         socket::{Socket, SocketError},
         spare::Parts,
@@ -61,7 +61,7 @@ pub async fn serve(core: Rc<Core>, socket: Socket) {
         pending: VecDeque::new(),
         head_charge: None,
         served: 0,
-        arrived_ns: 0,
+        arrival: Arrival::default(),
         watch: Timed::default(),
         unwritten: Vec::new(),
         answer_at: 0,
@@ -100,13 +100,13 @@ struct Client {
     socket: Socket,
     connection: Connection,
     out: Vec<u8>,
-    pending: VecDeque<(Pending, Envelope, Timed)>,
+    pending: VecDeque<Staged>,
     /// While a head is waited for: its deadline is set, and this is what it is charged.
     head_charge: Option<Charge>,
     /// Requests served since its last turn, or since it last was idle.
     served: u32,
     /// When the bytes came that are next to be looked at.
-    arrived_ns: u64,
+    arrival: Arrival,
     /// Times the request in hand.
     watch: Timed,
     /// Time the requests whose answers are in `out`, or were until now.
@@ -115,6 +115,14 @@ struct Client {
     answer_at: usize,
     /// The event stream that follows when it has run; its head is in `out`.
     opened: Option<Box<Opened>>,
+}
+
+/// An append whose answer is awaited.
+struct Staged {
+    pending: Pending,
+    envelope: Envelope,
+    watch: Timed,
+    body_bytes: u64,
 }
 
 /// What a request's body came to.
@@ -146,7 +154,7 @@ impl Client {
                     if !self.read_more().await? {
                         return Ok(());
                     }
-                    self.arrived_ns = self.core.latency.now_ns();
+                    self.arrival = self.core.latency.arrival();
                 }
                 HeadEvent::Refused(refusal) => {
                     self.settle().await;
@@ -261,7 +269,7 @@ impl Client {
             (envelope, operation)
         };
         let target = self.connection.target();
-        self.watch = self.core.latency.start(self.arrived_ns, method, target);
+        self.watch = self.core.latency.start(self.arrival, method, target);
         let received = match &operation {
             Err(refusal) => {
                 self.connection.reject();
@@ -306,10 +314,17 @@ impl Client {
                 self.watch.set_body_bytes(body.received);
                 request.body = body.bytes;
                 let key = request.key.clone();
-                let pending = self.core.call(&key, Request::Append(request));
-                let watch = std::mem::take(&mut self.watch);
-                self.arrived_ns = watch.last_ns();
-                self.pending.push_back((pending, envelope, watch));
+                let mut watch = std::mem::take(&mut self.watch);
+                let call = || self.core.call(&key, Request::Append(request));
+                let pending = self.core.latency.within(&mut watch, call);
+                self.arrival = watch.next_arrival();
+                let staged = Staged {
+                    pending,
+                    envelope,
+                    watch,
+                    body_bytes: body.received,
+                };
+                self.pending.push_back(staged);
                 if self.pending.len() >= self.core.limits.pipeline_max.max(1) {
                     self.settle().await;
                 }
@@ -493,7 +508,13 @@ impl Client {
 
     /// Waits for the appends before, and writes their answers in order.
     async fn settle(&mut self) {
-        while let Some((pending, envelope, mut watch)) = self.pending.pop_front() {
+        while let Some(staged) = self.pending.pop_front() {
+            let Staged {
+                pending,
+                envelope,
+                mut watch,
+                body_bytes,
+            } = staged;
             let outcome = self.core.latency.scope(&mut watch, pending).await;
             let answer_at = self.out.len();
             let shared = self.core.shared.borrow();
@@ -501,8 +522,7 @@ impl Client {
                 Ok(Reply::Appended(appended)) => {
                     append::answer(&envelope, &shared, &appended, &mut self.out);
                     self.core.metrics.appends_total.count(1);
-                    let bytes = watch.body_bytes();
-                    self.core.metrics.append_bytes_total.count(bytes);
+                    self.core.metrics.append_bytes_total.count(body_bytes);
                     None
                 }
                 Ok(_) => Some(Refusal::Internal),
@@ -513,7 +533,9 @@ impl Client {
                 answer::refuse(&envelope, &shared, &refusal, &mut self.out);
             }
             watch.answered(self.out.get(answer_at..).unwrap_or_default());
-            self.unwritten.push(watch);
+            if watch.is_some() {
+                self.unwritten.push(watch);
+            }
         }
         self.answer_at = self.out.len();
     }
@@ -571,8 +593,10 @@ impl Client {
             }
         }
         let watch = std::mem::take(&mut self.watch);
-        self.arrived_ns = watch.last_ns();
-        self.unwritten.push(watch);
+        self.arrival = watch.next_arrival();
+        if watch.is_some() {
+            self.unwritten.push(watch);
+        }
         if self.out.len() >= OUTPUT_BYTES {
             self.flush().await?;
         }

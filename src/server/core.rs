@@ -117,7 +117,7 @@ impl Core {
                 },
             }
         };
-        let decided = Trip::local(latency.now_ns());
+        let decided = latency.decided();
         Pending::new(latency, source, decided)
     }
 

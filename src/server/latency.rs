@@ -6,8 +6,9 @@
 //!                        (mailbox before decide and before wake, if the owner is another core)
 //! ```
 //!
-//! Each request carries a [`Stopwatch`](stopwatch::Stopwatch), read once at
-//! the end of each stage; the moments in between come from the
+//! Each request that is timed ([`sample`]) carries a
+//! [`Stopwatch`](stopwatch::Stopwatch), read once at the end of each stage; the
+//! moments in between come from the
 //! [`Trip`] of its answer and from the journal, which reads the clock twice a
 //! batch. When the answer is written the core that has the connection adds the
 //! request to its own [`Profile`](profile::Profile): no lock, nothing shared.
@@ -19,6 +20,7 @@
 
 pub mod profile;
 pub mod report;
+pub mod sample;
 pub mod shelf;
 pub mod slow;
 pub mod stopwatch;
@@ -37,6 +39,7 @@ use crate::{
     http::parse::Method,
     server::latency::{
         profile::{Profile, Series},
+        sample::{Arrival, Sample},
         shelf::Shelf,
         slow::Slow,
         stopwatch::{Stage, Stopwatch},
@@ -56,6 +59,7 @@ pub struct Latency {
     current: RefCell<Timed>,
     gathered: RefCell<Gathered>,
     resets: Cell<u64>,
+    sample: Sample,
     slow: Slow,
 }
 
@@ -92,16 +96,21 @@ impl Gathered {
 pub struct Timed(Option<Box<Stopwatch>>);
 
 impl Timed {
-    /// When its last stage ended, in nanoseconds; 0 without a watch.
+    /// That of a request that came with this one: it is there when this one's last stage ends.
     #[must_use]
-    pub fn last_ns(&self) -> u64 {
-        self.0.as_ref().map_or(0, |watch| watch.last_ns())
+    pub fn next_arrival(&self) -> Arrival {
+        self.0
+            .as_ref()
+            .map_or_else(Arrival::default, |watch| Arrival {
+                at_ns: watch.last_ns(),
+                stands_for: watch.stands_for,
+            })
     }
 
-    /// Bytes of its body as it was sent.
+    /// Whether there is one.
     #[must_use]
-    pub fn body_bytes(&self) -> u64 {
-        self.0.as_ref().map_or(0, |watch| watch.body_bytes)
+    pub fn is_some(&self) -> bool {
+        self.0.is_some()
     }
 
     /// Its body is there.
@@ -131,22 +140,40 @@ impl Latency {
             }),
             current: RefCell::default(),
             resets: Cell::new(0),
+            sample: Sample::new(slow.is_on()),
             clock,
             slow,
         }
     }
 
-    /// Now, in nanoseconds of the monotonic clock.
-    #[must_use]
-    pub fn now_ns(&self) -> u64 {
+    fn now_ns(&self) -> u64 {
         self.clock.monotonic_ns()
     }
 
-    /// The watch of a request that came at `arrived_ns` and is now known by name.
-    pub fn start(&self, arrived_ns: u64, method: Method, target: &[u8]) -> Timed {
+    /// Bytes of a request have come.
+    #[must_use]
+    pub fn arrival(&self) -> Arrival {
+        self.sample.draw(|| self.now_ns())
+    }
+
+    /// What was just decided without leaving this core.
+    #[must_use]
+    pub fn decided(&self) -> Trip {
+        if self.current.borrow().is_some() {
+            Trip::local(self.now_ns())
+        } else {
+            Trip::default()
+        }
+    }
+
+    /// The watch of a request that came at `arrival` and is now known by name, if it is timed.
+    pub fn start(&self, arrival: Arrival, method: Method, target: &[u8]) -> Timed {
+        if arrival.stands_for == 0 {
+            return Timed(None);
+        }
         let unused = self.gathered.borrow_mut().unused.pop();
         let mut watch = unused.unwrap_or_default();
-        *watch = Stopwatch::started(arrived_ns);
+        *watch = Stopwatch::started(arrival);
         self.slow.name(&mut watch, method, target);
         watch.lap(Stage::Head, self.clock.monotonic_ns());
         Timed(Some(watch))
@@ -157,6 +184,14 @@ impl Latency {
         if let Some(watch) = &mut watch.0 {
             watch.lap(stage, self.clock.monotonic_ns());
         }
+    }
+
+    /// Times on `watch` what `call` does at once.
+    pub fn within<T>(&self, watch: &mut Timed, call: impl FnOnce() -> T) -> T {
+        mem::swap(&mut *self.current.borrow_mut(), watch);
+        let done = call();
+        mem::swap(&mut *self.current.borrow_mut(), watch);
+        done
     }
 
     /// Times on `watch` what `future` waits for.
@@ -255,13 +290,8 @@ impl<F: Future + Unpin> Future for Scope<'_, F> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = &mut *self;
-        let swap = |watch: &mut Timed| {
-            mem::swap(&mut *this.latency.current.borrow_mut(), watch);
-        };
-        swap(this.watch);
-        let polled = Pin::new(&mut this.future).poll(cx);
-        swap(this.watch);
-        polled
+        let future = Pin::new(&mut this.future);
+        this.latency.within(this.watch, || future.poll(cx))
     }
 }
 
@@ -282,6 +312,11 @@ mod tests {
     use crate::base::time::ManualClock;
     use futures_lite::future::{block_on, poll_fn};
     use std::time::Duration;
+
+    fn at(at_ns: u64) -> Arrival {
+        let stands_for = 1;
+        Arrival { at_ns, stands_for }
+    }
 
     fn measured(latency: &Latency) -> Vec<(&'static str, u64)> {
         let gathered = &mut *latency.gathered.borrow_mut();
@@ -304,8 +339,9 @@ mod tests {
             clock.monotonic_ns()
         };
         let arrived_ns = pass(100);
+        let arrival = latency.arrival();
         pass(5);
-        let mut watch = latency.start(arrived_ns, Method::Post, b"/b/s");
+        let mut watch = latency.start(arrival, Method::Post, b"/b/s");
         pass(6);
         latency.lap(&mut watch, Stage::Body);
         // Two calls to owners inside one future, the second of which waits.
@@ -347,11 +383,41 @@ mod tests {
     }
 
     #[test]
+    fn a_request_stands_for_others_and_those_leave_nothing() {
+        let clock = ManualClock::new(0);
+        let latency = Latency::new(Rc::new(clock.clone()), Slow::new(0, 0));
+        let untimed = latency.start(Arrival::default(), Method::Get, b"/");
+        assert_eq!(untimed.next_arrival(), Arrival::default());
+        let arrival = Arrival {
+            at_ns: 0,
+            stands_for: 8,
+        };
+        clock.advance(Duration::from_nanos(5));
+        let mut timed = latency.start(arrival, Method::Get, b"/");
+        assert_eq!(timed.next_arrival().stands_for, 8);
+        clock.advance(Duration::from_nanos(2));
+        assert_eq!(latency.decided(), Trip::default());
+        let decided = latency.within(&mut timed, || latency.decided());
+        assert_eq!(decided, Trip::local(7));
+        latency.written(&mut vec![timed, untimed]);
+        assert_eq!(
+            measured(&latency),
+            [("head", 40), ("write", 16), ("request", 56)]
+        );
+        let gathered = latency.gathered.borrow();
+        let counts = gathered
+            .profile
+            .iter()
+            .map(|(_, times)| times.histogram.len());
+        assert_eq!(counts.sum::<u64>(), 24);
+    }
+
+    #[test]
     fn deliveries_are_measured_from_the_publication() {
         let clock = ManualClock::new(0);
         let latency = Latency::new(Rc::new(clock.clone()), Slow::new(0, 0));
         clock.advance(Duration::from_nanos(1_000));
-        let mut watch = latency.start(900, Method::Get, b"/b/s");
+        let mut watch = latency.start(at(900), Method::Get, b"/b/s");
         clock.advance(Duration::from_nanos(50));
         mem::swap(&mut *latency.current.borrow_mut(), &mut watch);
         latency.parked(Some(1_030));
@@ -389,11 +455,11 @@ mod tests {
                 .map(|(_, times)| times.histogram.len())
                 .sum::<u64>()
         };
-        latency.written(&mut vec![latency.start(0, Method::Get, b"/")]);
+        latency.written(&mut vec![latency.start(at(0), Method::Get, b"/")]);
         // Head, write and the request.
         assert_eq!(count(shelf.ask(false)), 3);
         assert_eq!(count(shelf.ask(true)), 0);
-        latency.written(&mut vec![latency.start(0, Method::Get, b"/")]);
+        latency.written(&mut vec![latency.start(at(0), Method::Get, b"/")]);
         assert_eq!(count(shelf.ask(false)), 3);
     }
 

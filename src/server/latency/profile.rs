@@ -138,9 +138,9 @@ impl Times {
         }
     }
 
-    fn record(&mut self, ns: u64) {
-        self.histogram.saturating_record(ns);
-        self.sum_ns = self.sum_ns.saturating_add(ns);
+    fn record(&mut self, ns: u64, times: u64) {
+        self.histogram.saturating_record_n(ns, times);
+        self.sum_ns = self.sum_ns.saturating_add(ns.saturating_mul(times));
     }
 
     fn reset(&mut self) {
@@ -202,23 +202,31 @@ impl Profile {
 
     /// Takes note of one value, in nanoseconds.
     pub fn record(&mut self, series: Series, ns: u64) {
+        self.record_n(series, ns, 1);
+    }
+
+    /// Takes note of one value, in nanoseconds, that stands for `count`.
+    fn record_n(&mut self, series: Series, ns: u64, count: u64) {
         if let Some(times) = self.series.get_mut(series.index()) {
-            times.record(ns);
+            times.record(ns, count);
         }
     }
 
     /// Takes note of requests that are over.
     pub fn requests(&mut self, over: &[Box<Stopwatch>]) {
         for stage in Stage::ALL {
-            for ns in over.iter().filter_map(|watch| watch.spent_ns(stage)) {
-                self.record(Series::Stage(stage), ns);
+            for watch in over {
+                if let Some(ns) = watch.spent_ns(stage) {
+                    self.record_n(Series::Stage(stage), ns, watch.stands_for);
+                }
             }
         }
         for watch in over {
-            self.record(Series::Request, watch.total_ns());
+            let count = watch.stands_for;
+            self.record_n(Series::Request, watch.total_ns(), count);
             if watch.published_ns > 0 {
                 let ns = watch.last_ns().saturating_sub(watch.published_ns);
-                self.record(Series::LongPollDelivery, ns);
+                self.record_n(Series::LongPollDelivery, ns, count);
             }
         }
     }
@@ -267,7 +275,7 @@ mod tests {
     fn buckets_count_what_lies_within() {
         let mut times = Times::new();
         for ns in [0, 999, 1_000, 5_001_000, 700_000_000_000] {
-            times.record(ns);
+            times.record(ns, 1);
         }
         let totals = times.totals();
         let within = |bound_ns| {

@@ -42,10 +42,16 @@ impl Slow {
         }
     }
 
+    /// Whether any request is traced.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.threshold_ns < u64::MAX
+    }
+
     /// Keeps what a line would name of a request.
     pub fn name(&self, watch: &mut Stopwatch, method: Method, target: &[u8]) {
         watch.method = method;
-        if self.threshold_ns == u64::MAX {
+        if !self.is_on() {
             return;
         }
         if let Ok(Target::Path { path, .. }) = parse_target(target) {
@@ -152,6 +158,7 @@ fn method_name(method: Method) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::latency::sample::Arrival;
 
     #[test]
     fn a_second_has_its_share_of_lines() {
@@ -168,7 +175,7 @@ mod tests {
     #[test]
     fn long_names_are_not_told_and_none_is_when_off() {
         let named = |slow: &Slow, target: &str| {
-            let mut watch = Stopwatch::started(0);
+            let mut watch = Stopwatch::started(Arrival::default());
             slow.name(&mut watch, Method::Put, target.as_bytes());
             watch.path.map(String::from)
         };

@@ -6,7 +6,7 @@
 //! however often, and whatever a clock on another core says: a moment before
 //! the last one counts as the last one.
 
-use crate::{http::parse::Method, shard::trip::Trip};
+use crate::{http::parse::Method, server::latency::sample::Arrival, shard::trip::Trip};
 
 /// Where a request's time goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +89,8 @@ pub struct Stopwatch {
     spent_ns: [u64; Stage::COUNT],
     /// A bit for each stage it passed through.
     passed: u16,
+    /// How many requests it stands for, itself one of them; see [`sample`](super::sample).
+    pub stands_for: u64,
     /// For a long-poll that was woken by data: when that became readable; else 0.
     pub published_ns: u64,
     /// Bytes of the request's body as it was sent.
@@ -102,12 +104,13 @@ pub struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// A request whose first byte was there at `started_ns`.
+    /// A request whose bytes were there at `arrival`.
     #[must_use]
-    pub fn started(started_ns: u64) -> Self {
+    pub fn started(arrival: Arrival) -> Self {
         Self {
-            started_ns,
-            last_ns: started_ns,
+            started_ns: arrival.at_ns,
+            last_ns: arrival.at_ns,
+            stands_for: arrival.stands_for,
             ..Self::default()
         }
     }
@@ -176,6 +179,13 @@ mod tests {
     use crate::base::time::{Clock, ManualClock};
     use std::time::Duration;
 
+    fn started(at_ns: u64) -> Stopwatch {
+        Stopwatch::started(Arrival {
+            at_ns,
+            stands_for: 1,
+        })
+    }
+
     fn spent(watch: &Stopwatch) -> Vec<(&'static str, u64)> {
         watch
             .stages()
@@ -197,7 +207,7 @@ mod tests {
             clock.advance(Duration::from_nanos(ns));
             clock.monotonic_ns()
         };
-        let mut watch = Stopwatch::started(pass(1_000));
+        let mut watch = started(pass(1_000));
         watch.lap(Stage::Head, pass(30));
         watch.lap(Stage::Body, pass(50));
         watch.lap(Stage::Wait, pass(9_000_000));
@@ -239,7 +249,7 @@ mod tests {
         let clock = ManualClock::new(0);
         for _ in 0..2_000 {
             let started_ns = clock.monotonic_ns();
-            let mut watch = Stopwatch::started(started_ns);
+            let mut watch = started(started_ns);
             let mut latest_ns = started_ns;
             for _ in 0..rng.next_u64() % 12 {
                 clock.advance(Duration::from_nanos(rng.next_u64() % 1_000));
@@ -261,7 +271,7 @@ mod tests {
 
     #[test]
     fn what_did_not_happen_is_no_stage() {
-        let mut watch = Stopwatch::started(100);
+        let mut watch = started(100);
         watch.lap(Stage::Head, 110);
         watch.follow(&Trip::local(130), 130);
         watch.lap(Stage::Write, 150);
@@ -271,7 +281,7 @@ mod tests {
     /// A refusal may rest on a batch that was issued before it was decided.
     #[test]
     fn a_batch_under_way_already_costs_only_the_rest_of_it() {
-        let mut watch = Stopwatch::started(100);
+        let mut watch = started(100);
         watch.follow(
             &Trip {
                 decided_ns: 120,
