@@ -58,6 +58,9 @@ pub const HEADERS_MAX: usize = 64;
 /// Memory for what clients have yet to take (copies of answers, events), in bytes, over all shards
 /// (ours): who does not read while it is full is dropped, and resumes by offset.
 pub const UNSENT_BYTES_MAX: u64 = 256 * MIB as u64;
+/// Most bytes that the kernel takes for a client beyond what it has sent it, in bytes (ours): who
+/// does not read costs no more of the machine's memory, and of the time to copy it there, than this.
+pub const SOCKET_UNSENT_BYTES_MAX: u32 = 256 * KIB as u32;
 /// Most stored bytes in one SSE event, in bytes, unless a single message is larger (ours): a reader
 /// that stops reading keeps no more than one event.
 pub const EVENT_BYTES_MAX: u64 = 64 * KIB as u64;
