@@ -298,9 +298,8 @@ struct Inner<D: Disk> {
     proven: Cell<u64>,
     in_flight: Cell<usize>,
     latched: Cell<bool>,
-    pressure: Cell<bool>,
-    /// The directory is not there; pressure, too.
-    gone: Cell<bool>,
+    /// What keeps writes out for now, if anything does; never [`Health::Failed`].
+    lack: Cell<Health>,
     closing: Cell<bool>,
     /// Something to issue, or the journal is closing.
     work: Signal,
@@ -383,11 +382,10 @@ impl<D: Disk> Stage for Journal<D> {
     }
 
     fn health(&self) -> Health {
-        match (self.0.latched.get(), self.0.pressure.get()) {
-            (true, _) => Health::Failed,
-            (false, true) if self.0.gone.get() => Health::DirectoryGone,
-            (false, true) => Health::DiskPressure,
-            (false, false) => Health::Ok,
+        if self.0.latched.get() {
+            Health::Failed
+        } else {
+            self.0.lack.get()
         }
     }
 

@@ -33,7 +33,7 @@ use super::observed::Observed;
 use super::reader::{Cut, LogEnd, Span, read_log};
 use super::tail::Tail;
 use super::window::Window;
-use super::{IN_FLIGHT_LIMIT, Inner, Journal, JournalStats, Options, Position, Queue};
+use super::{Health, IN_FLIGHT_LIMIT, Inner, Journal, JournalStats, Options, Position, Queue};
 use crate::base::limits::DISK_IO_BYTES_MAX;
 use crate::base::signal::Signal;
 use crate::storage::disk::{Access, Disk, DiskFile, write_whole};
@@ -337,8 +337,7 @@ impl<D: Disk> Journal<D> {
             proven: Cell::new(next_number.saturating_sub(1)),
             in_flight: Cell::new(0),
             latched: Cell::new(false),
-            pressure: Cell::new(false),
-            gone: Cell::new(false),
+            lack: Cell::new(Health::Ok),
             closing: Cell::new(false),
             work: Signal::default(),
             roll: Signal::default(),

@@ -3,9 +3,9 @@
 //! Part of [`Journal::run`](super::Journal::run), beside the commits and never
 //! in their way: one slice of one file at a time. It wakes when a file is
 //! taken into use and once a second; then it asks the file system for its free
-//! space, makes what is missing, and sets or clears the pressure flag.
+//! space, makes what is missing, and says what is lacking.
 //!
-//! A directory that is not there is pressure, too: files that are open would
+//! A directory that is not there keeps writes out, too: files that are open would
 //! take more batches, but nobody would find them again.
 //!
 //! Free space below the reserve, or no file ready and none to be had, is
@@ -19,7 +19,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use super::file::{NewFile, make_file};
-use super::{Inner, SyncMethod};
+use super::{Health, Inner, SyncMethod};
 use crate::storage::disk::{Access, Disk};
 use crate::storage::error::StorageError;
 
@@ -33,21 +33,21 @@ impl<D: Disk> Inner<D> {
             if let Ok(free) | Err(StorageError::DiskFull { free, .. }) = &outcome {
                 self.observed.free_bytes.set(*free);
             }
-            let below = match &outcome {
-                Ok(free) => *free < self.options.reserve_bytes,
-                Err(StorageError::DiskFull { free, .. }) if *free < self.options.reserve_bytes => {
+            let is_below = match &outcome {
+                Ok(free) | Err(StorageError::DiskFull { free, .. })
+                    if *free < self.options.reserve_bytes =>
+                {
                     true
                 }
-                Err(error) if error.is_missing() => true,
+                Ok(_) => false,
                 Err(_) => self.queue.borrow().ready.is_empty(),
             };
-            let gone = outcome.as_ref().is_err_and(StorageError::is_missing);
-            if self.gone.replace(gone) != gone {
-                // Said in words of its own.
-                self.pressure.set(below);
-                self.tell_gone(gone);
-            }
-            self.set_pressure(below, outcome.err());
+            let lack = match &outcome {
+                Err(error) if error.is_missing() => Health::DirectoryGone,
+                _ if is_below => Health::DiskPressure,
+                _ => Health::Ok,
+            };
+            self.set_lack(lack, outcome.err());
             self.work.raise();
             futures_lite::future::or(self.roll.wait(), self.disk.sleep(POLL_INTERVAL)).await;
         }
@@ -99,34 +99,31 @@ impl<D: Disk> Inner<D> {
         }
     }
 
-    fn tell_gone(&self, gone: bool) {
+    fn set_lack(&self, lack: Health, error: Option<StorageError>) {
+        let before = self.lack.replace(lack);
         let (shard, dir) = (self.home.shard, self.home.dir.display());
-        if gone {
-            tracing::error!(
+        match (before, lack, error) {
+            (Health::Ok | Health::DiskPressure, Health::DirectoryGone, _) => tracing::error!(
                 shard,
                 "{dir} is gone: it was removed, or its file system is not mounted. Writes are \
                  refused until it is back. If it was removed, stop the server and restore a backup"
-            );
-        } else {
-            tracing::info!(shard, "{dir} is back");
-        }
-    }
-
-    fn set_pressure(&self, pressure: bool, error: Option<StorageError>) {
-        let before = self.pressure.replace(pressure);
-        let shard = self.home.shard;
-        match (before, pressure, error) {
-            (false, true, Some(error)) => tracing::warn!(
+            ),
+            (Health::DirectoryGone, Health::Ok | Health::DiskPressure, _) => {
+                tracing::info!(shard, "{dir} is back");
+            }
+            (Health::Ok, Health::DiskPressure, Some(error)) => tracing::warn!(
                 shard,
                 %error,
                 "no space for the journal: writes are refused until space returns"
             ),
-            (false, true, None) => tracing::warn!(
+            (Health::Ok, Health::DiskPressure, None) => tracing::warn!(
                 shard,
                 reserve_bytes = self.options.reserve_bytes,
                 "free space is below the reserve: writes are refused until space returns"
             ),
-            (true, false, _) => tracing::info!(shard, "space has returned: writes are taken again"),
+            (Health::DiskPressure, Health::Ok, _) => {
+                tracing::info!(shard, "space has returned: writes are taken again");
+            }
             (_, _, Some(error)) => tracing::debug!(shard, %error, "no file could be made ahead"),
             _ => {}
         }

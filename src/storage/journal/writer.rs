@@ -20,7 +20,8 @@ use super::commit::{Commit, Flight, Flights, commit};
 use super::format::{BatchHeader, FILE_HEADER_BYTES};
 use super::reader::Span;
 use super::{
-    BatchNumber, ClosedBatch, Durability, Inner, Journal, Place, Queue, StageError, SyncMethod,
+    BatchNumber, ClosedBatch, Durability, Health, Inner, Journal, Place, Queue, StageError,
+    SyncMethod,
 };
 use crate::storage::disk::Disk;
 use crate::storage::error::StorageError;
@@ -43,7 +44,7 @@ impl<D: Disk> Inner<D> {
         {
             self.close_open(queue);
         }
-        if self.pressure.get() || !queue.has_room(payload, &self.options) {
+        if self.lack.get() != Health::Ok || !queue.has_room(payload, &self.options) {
             self.count(|stats| stats.refused = stats.refused.saturating_add(1));
             self.roll.raise();
             return Err(StageError::DiskPressure);
