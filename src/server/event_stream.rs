@@ -167,13 +167,6 @@ enum Woken {
     ClientGone,
 }
 
-/// What comes next.
-enum Next {
-    CatchUp,
-    Wait,
-    End,
-}
-
 impl EventStream {
     /// `opened`, for the client behind `socket`. `out` holds the answer's head.
     #[must_use]
@@ -229,26 +222,22 @@ impl EventStream {
     async fn work(&mut self, woken: Woken) -> Result<bool, SocketError> {
         let core = &self.core().clone();
         let mut work = self.end_wait(core).await?;
-        let mut next = match woken {
-            Woken::Changed => Next::CatchUp,
+        let waits = match woken {
+            Woken::Changed => self.catch_up(core, &mut work).await?,
             Woken::Heartbeat => {
                 work.standing.shape.push(&[sse::HEARTBEAT], &mut work.out);
                 self.flush(core, &mut work.out).await?;
-                Next::Wait
+                true
             }
             // If it only ended its side it sees a proper end.
-            Woken::ClientGone => Next::End,
+            Woken::ClientGone => false,
             Woken::Ending => {
                 let mut text = Vec::new();
                 sse::control_event(&work.standing.control(core, false), &mut text);
                 work.standing.shape.push(&[&text], &mut work.out);
-                Next::End
+                false
             }
         };
-        if let Next::CatchUp = next {
-            next = self.catch_up(core, &mut work).await?;
-        }
-        let waits = !matches!(next, Next::End);
         if waits {
             self.begin_wait(core, work);
         } else {
@@ -257,8 +246,8 @@ impl EventStream {
         Ok(waits)
     }
 
-    /// Writes everything up to the tail.
-    async fn catch_up(&mut self, core: &Rc<Core>, work: &mut Work) -> Result<Next, SocketError> {
+    /// Writes everything up to the tail; false when the stream, or what can be had of it, is over.
+    async fn catch_up(&mut self, core: &Rc<Core>, work: &mut Work) -> Result<bool, SocketError> {
         loop {
             let published_ns = self.reader.reader.published_ns();
             let event = match self.next_event(core, &work.standing).await {
@@ -266,13 +255,13 @@ impl EventStream {
                 // It comes back at the offset it knows.
                 Err(Refusal::LiveReadLimit) => {
                     core.metrics.shed_total.increment();
-                    return Ok(Next::End);
+                    return Ok(false);
                 }
                 Err(refusal) => {
                     let mut text = Vec::new();
                     sse::error_event(&refusal.body(), &mut text);
                     work.standing.shape.push(&[&text], &mut work.out);
-                    return Ok(Next::End);
+                    return Ok(false);
                 }
             };
             let standing = &mut work.standing;
@@ -284,7 +273,7 @@ impl EventStream {
                 standing.at = event.end;
                 self.write(core, work, &event, is_final).await?;
                 if is_final {
-                    return Ok(Next::End);
+                    return Ok(false);
                 }
                 if has_advanced {
                     core.metrics.sse_events_total.count(1);
@@ -302,7 +291,7 @@ impl EventStream {
             }
             work.standing.seen = event.tail;
             work.seen_closed = event.closed;
-            return Ok(Next::Wait);
+            return Ok(true);
         }
     }
 

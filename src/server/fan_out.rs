@@ -107,7 +107,6 @@ struct Crowd {
     home: Rc<FanOut>,
     stream: Rc<LiveStream>,
     owner: usize,
-    incarnation: Incarnation,
     members: RefCell<Slab<Member>>,
     /// No member has this index or a higher one.
     slots: Cell<usize>,
@@ -187,7 +186,6 @@ impl FanOut {
                     home: self.clone(),
                     stream: stream.clone(),
                     owner: reader.owner(),
-                    incarnation,
                     members: RefCell::default(),
                     slots: Cell::new(0),
                     hand: Cell::new(0),
@@ -269,7 +267,7 @@ impl Drop for Place {
         if members.is_empty() {
             self.crowd.stream.set_crowd(false);
             let mut crowds = self.crowd.home.crowds.borrow_mut();
-            crowds.remove(&self.crowd.incarnation);
+            crowds.remove(&self.crowd.stream.watch.incarnation());
         }
         drop(members);
         // Its waker may hold the last reference to a task with a place: dropped after the borrow.
@@ -349,7 +347,8 @@ impl Crowd {
                 }
                 Served::Some => return true,
                 Served::Lacks(start, shape) => {
-                    let (asking, owner, incarnation) = (core.clone(), self.owner, self.incarnation);
+                    let (asking, owner) = (core.clone(), self.owner);
+                    let incarnation = self.stream.watch.incarnation();
                     let mut fetching =
                         Box::pin(
                             async move { fetch(&asking, owner, incarnation, shape, start).await },
