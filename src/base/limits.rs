@@ -185,7 +185,8 @@ pub struct Limits {
     /// A connection without a request is closed after this.
     pub idle_timeout: Duration,
     /// A client is dropped that takes nothing of an answer for this long, as far as the system tells:
-    /// it says that a full send buffer (up to 4 MiB) has room again when a third of it is free.
+    /// it says that there is room again when it has less than [`SOCKET_UNSENT_BYTES_MAX`] yet to send
+    /// and a third of the send buffer (up to 4 MiB) is free.
     pub write_timeout: Duration,
     /// Most bytes read and dropped so that a client sees a refusal before the close.
     pub drain_bytes_max: u64,

@@ -211,9 +211,7 @@ impl LimitsError {
             | Self::TooLong { setting, .. } => setting,
         }
     }
-}
 
-impl LimitsError {
     /// Its value.
     pub const fn have(&self) -> Amount {
         match self {
