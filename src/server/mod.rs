@@ -6,9 +6,9 @@
 //! connection, [`live`] its long-polls, [`event_stream`] what it becomes when
 //! it follows a stream ([`fan_out`] serves those that are at the tail
 //! together), [`socket`] moves its bytes; [`budget`] bounds what clients can
-//! make it hold, [`turnstile`] how long they can keep it from others;
-//! [`admin`] serves the operator; [`backup`] copies a data directory while it
-//! does.
+//! make it hold, [`unsent`] what the kernel does, [`turnstile`] how long they
+//! can keep it from others; [`admin`] serves the operator; [`backup`] copies a
+//! data directory while it does.
 
 #![cfg_attr(
     not(test),
@@ -52,6 +52,7 @@ pub mod spare;
 pub mod start;
 pub mod stored;
 pub mod turnstile;
+pub mod unsent;
 mod verify;
 pub mod worker;
 

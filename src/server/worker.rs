@@ -4,9 +4,7 @@
 use std::{
     cell::Cell,
     future::poll_fn,
-    io,
     net::SocketAddr,
-    os::fd::{AsRawFd as _, OwnedFd},
     path::PathBuf,
     pin::pin,
     rc::Rc,
@@ -20,15 +18,9 @@ use std::{
 };
 
 use futures_lite::{FutureExt as _, future};
-use glommio::{
-    net::{TcpListener, TcpStream},
-    timer::Timer,
-};
-use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
-use socket2::SockRef;
+use glommio::{net::TcpListener, timer::Timer};
 
 use crate::{
-    base::limits::SOCKET_UNSENT_BYTES_MAX,
     http::encode,
     server::{
         admin,
@@ -42,6 +34,7 @@ use crate::{
         seat::SWEEP_INTERVAL,
         socket::Socket,
         start::{Ready, Stage, Start, check_claims, recover_core},
+        unsent::UnsentBound,
     },
     shard::{
         hold::Hold,
@@ -216,45 +209,6 @@ fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
         address,
         source: error.into(),
     })
-}
-
-/// Bounds what the kernel takes for clients that do not read, where the system lets it.
-struct UnsentBound(Option<OwnedFd>);
-
-impl UnsentBound {
-    fn new(shard: usize) -> Self {
-        let this = pidfd_open(getpid(), PidfdFlags::empty());
-        Self(
-            this.map_err(|error| warn_unbound(shard, &error.into()))
-                .ok(),
-        )
-    }
-
-    /// To [`SOCKET_UNSENT_BYTES_MAX`] beyond what it has sent this one. glommio says only what number
-    /// the descriptor has, and an option wants a descriptor: it is made once more from the number.
-    fn apply(&mut self, shard: usize, stream: &TcpStream) {
-        let Some(this) = &self.0 else { return };
-        let bound = pidfd_getfd(this, stream.as_raw_fd(), PidfdGetfdFlags::empty())
-            .map_err(io::Error::from)
-            .and_then(|same| SockRef::from(&same).set_tcp_notsent_lowat(SOCKET_UNSENT_BYTES_MAX));
-        match bound {
-            // Too many are open: the next may have it.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {}
-            Err(error) => {
-                warn_unbound(shard, &error);
-                self.0 = None;
-            }
-            Ok(()) => {}
-        }
-    }
-}
-
-fn warn_unbound(shard: usize, error: &io::Error) {
-    tracing::warn!(
-        shard,
-        "this system lets no bound be set to what it takes for a client that does not read \
-         ({error}): set net.ipv4.tcp_notsent_lowat, as tuning/sysctl.conf does"
-    );
 }
 
 fn spawn_journal(core: &Rc<Core>, journal: Journal<GlommioDisk>) {
