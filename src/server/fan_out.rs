@@ -16,6 +16,9 @@
 //! the event cannot be had. What a crowd holds is one event for each offset
 //! that members are at, at most [`EVENTS_MAX`], and nothing between rounds.
 
+mod breath;
+mod encoded;
+
 use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
@@ -32,16 +35,12 @@ use glommio::timer::Timer;
 use slab::Slab;
 use smallvec::SmallVec;
 
+use self::{breath::Breath, encoded::Encoded};
 use crate::{
-    http::encode,
-    protocol::{
-        cursor,
-        incarnation::Incarnation,
-        sse::{self, Control},
-    },
+    protocol::{cursor, incarnation::Incarnation},
     server::{
         core::{Core, LiveReader},
-        event_stream::{COPY_BYTES_MAX, Fetched, HEAD_ROOM, Shape, fetch},
+        event_stream::{COPY_BYTES_MAX, Fetched, Shape, fetch},
         socket::Tap,
     },
     shard::live::{LiveStream, Watched},
@@ -49,15 +48,7 @@ use crate::{
 
 /// Sends in one turn.
 const SENDS_PER_TURN: usize = 64;
-/// Turns follow one another for so long, in nanoseconds; then there is a [`REST`] after each, or
-/// after [`SPENT_NS_MIN`] of shorter ones.
-const BREATH_NS_MAX: u64 = 6_000_000;
-/// Turns cost that many times their length of time without turns: a core that spends less than a
-/// quarter of its time on them never rests.
-const BREATH_SHARE: u64 = 3;
-/// Time spent on turns between two rests, in nanoseconds.
-const SPENT_NS_MIN: u64 = 150_000;
-/// How long the core is left to others after a turn: its sockets and its disk, the threads of the
+/// How long the core is left to others once the [`Breath`] is out: its sockets and its disk, the threads of the
 /// kernel that complete what it asked for, and receivers on the same machine. What is appended
 /// meanwhile goes into the same events. Without it commits waited for a tick of the scheduler (4 ms),
 /// and a crowd of 5,000 was slower, not faster, since each event carried less.
@@ -123,21 +114,6 @@ struct Member {
     standing: Standing,
     waker: Option<Waker>,
     unsent: Option<Box<Unsent>>,
-}
-
-/// An event as it is sent.
-#[derive(Debug)]
-struct Encoded {
-    shape: Shape,
-    start: u64,
-    end: u64,
-    tail: u64,
-    /// All of it: the data event and a control event without a client's own cursor, in a chunk.
-    whole: Bytes,
-    /// The data event alone.
-    data: Bytes,
-    /// Waited for, and to be sent even if the tail has moved since.
-    is_awaited: Cell<bool>,
 }
 
 /// What a turn came to.
@@ -291,33 +267,6 @@ pub async fn run(core: Rc<Core>) {
         if breath.is_out(began_ns, core.clock.monotonic_ns()) {
             Timer::new(REST).await;
         }
-    }
-}
-
-/// How long the turns of a core may still follow one another without a rest.
-#[derive(Debug, Default)]
-struct Breath {
-    left_ns: u64,
-    ended_ns: u64,
-    /// Spent on turns since the last rest.
-    spent_ns: u64,
-}
-
-impl Breath {
-    /// A turn has ended; whether it is time for a rest. Time without turns gives breath.
-    fn is_out(&mut self, began_ns: u64, ended_ns: u64) -> bool {
-        let idle_ns = began_ns.saturating_sub(self.ended_ns);
-        let turn_ns = ended_ns.saturating_sub(began_ns);
-        let gained_ns = idle_ns / BREATH_SHARE;
-        let left_ns = self.left_ns.saturating_add(gained_ns).min(BREATH_NS_MAX);
-        self.left_ns = left_ns.saturating_sub(turn_ns);
-        self.ended_ns = ended_ns;
-        self.spent_ns = self.spent_ns.saturating_add(turn_ns);
-        let is_out = self.left_ns == 0 && self.spent_ns >= SPENT_NS_MIN;
-        if is_out {
-            self.spent_ns = 0;
-        }
-        is_out
     }
 }
 
@@ -513,125 +462,5 @@ impl Member {
     fn release(&mut self, wakers: &mut SmallVec<[Waker; 8]>) {
         self.is_released = true;
         wakers.extend(self.waker.take());
-    }
-}
-
-impl Encoded {
-    fn new(fetched: Fetched, start: u64, shape: Shape, cursor: u64, is_awaited: bool) -> Self {
-        let Fetched {
-            end,
-            tail,
-            mut text,
-            charge,
-            ..
-        } = fetched;
-        let data_end = text.len();
-        let control = Control {
-            next: end,
-            cursor,
-            up_to_date: end == tail,
-            closed: false,
-        };
-        sse::control_event(&control, &mut text);
-        let mut whole_start = HEAD_ROOM;
-        if shape.chunked {
-            let mut head = Vec::with_capacity(HEAD_ROOM);
-            let len = text.len().saturating_sub(HEAD_ROOM);
-            encode::chunk_start(&mut head, len as u64);
-            whole_start = whole_start.saturating_sub(head.len());
-            if let Some(room) = text.get_mut(whole_start..HEAD_ROOM) {
-                room.copy_from_slice(&head);
-            }
-            encode::chunk_end(&mut text);
-        }
-        let text = charge.with(text);
-        Self {
-            shape,
-            start,
-            end,
-            tail,
-            whole: text.slice(whole_start..),
-            data: text.slice(HEAD_ROOM..data_end),
-            is_awaited: Cell::new(is_awaited),
-        }
-    }
-
-    /// Writes it into `out` with a client's own cursor.
-    fn with_cursor(&self, cursor: u64, out: &mut Vec<u8>) {
-        let control = Control {
-            next: self.end,
-            cursor,
-            up_to_date: self.end == self.tail,
-            closed: false,
-        };
-        let mut text = Vec::with_capacity(128);
-        sse::control_event(&control, &mut text);
-        out.clear();
-        self.shape.push(&[&self.data, &text], out);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_rest_is_due_when_the_breath_is_spent_and_idle_time_restores_it() {
-        let mut breath = Breath::default();
-        let mut now_ns = 1_000_000_000;
-        let mut turns = |count: usize, turn_ns: u64, gap_ns: u64| {
-            let turn = |_| {
-                let began_ns = now_ns + gap_ns;
-                now_ns = began_ns + turn_ns;
-                breath.is_out(began_ns, now_ns)
-            };
-            (0..count).map(turn).filter(|is_out| *is_out).count()
-        };
-        let turn_ns = 2 * SPENT_NS_MIN;
-        let in_a_row = usize::try_from(BREATH_NS_MAX / turn_ns).unwrap();
-        assert_eq!(turns(in_a_row - 1, turn_ns, 0), 0);
-        assert_eq!(turns(10, turn_ns, 0), 10);
-        // A rest does not give enough for a turn.
-        assert_eq!(turns(10, turn_ns, 50_000), 10);
-        // Short turns rest together.
-        assert_eq!(turns(10, SPENT_NS_MIN / 5, 0), 2);
-        assert_eq!(turns(1, turn_ns, BREATH_SHARE * BREATH_NS_MAX), 0);
-    }
-
-    #[test]
-    fn an_event_is_one_chunk_with_its_control_event() {
-        let budget = crate::server::budget::Budget::new(1 << 20);
-        let shape = |chunked| Shape {
-            bytes_max: 64,
-            framing: sse::Framing::Text,
-            surface: crate::protocol::stream_key::Surface::Base,
-            chunked,
-        };
-        let event = |chunked| {
-            let mut text = vec![0; HEAD_ROOM];
-            sse::data_event(sse::Framing::Text, b"ab", false, &mut text);
-            let fetched = Fetched {
-                end: 7,
-                tail: 9,
-                closed: false,
-                text,
-                charge: budget.charge(),
-            };
-            Encoded::new(fetched, 5, shape(chunked), 3, false)
-        };
-        let text = b"event: data\ndata:ab\n\nevent: control\ndata:{\"streamNextOffset\":\"00000000000000000007\",\"streamCursor\":\"3\"}\n\n";
-        let plain = event(false);
-        assert_eq!(plain.whole, text[..]);
-        let chunk = event(true);
-        let (head, rest) = chunk.whole.split_at(4);
-        assert_eq!(head, format!("{:x}\r\n", text.len()).as_bytes());
-        assert_eq!(rest, [&text[..], b"\r\n"].concat());
-        // With the same cursor a client's own event is no other.
-        let mut own = Vec::new();
-        chunk.with_cursor(3, &mut own);
-        assert_eq!(own, chunk.whole);
-        plain.with_cursor(4, &mut own);
-        let other = String::from_utf8_lossy(text).replace(":\"3\"", ":\"4\"");
-        assert_eq!(String::from_utf8_lossy(&own), other);
     }
 }
