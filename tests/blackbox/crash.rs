@@ -58,6 +58,7 @@ fn run(shards: usize) {
         if cycle > 0 && cycle % CYCLES_PER_GENERATION as u64 == 0 {
             generation.delete(&server);
             generation = Generation::create(&server);
+            println!("{cycle} cycles done at --shards {shards}");
         }
         let load = Duration::from_millis(random.below(300));
         server = generation.load_until_killed(server, load, &mut random);
@@ -145,11 +146,13 @@ impl Generation {
         writers.map(|writer| writer.tails.len()).sum()
     }
 
+    /// Deletes its streams: they would fill the server's memory in some hundred cycles.
     fn delete(&self, server: &Server) {
-        for stream in &self.written {
-            Request::new(server, "DELETE", &stream.path)
-                .send()
-                .expect(204);
+        let left = self.churn.iter();
+        let left = left.filter(|stream| stream.exists());
+        let written = self.written.iter().map(|stream| &stream.path);
+        for path in written.chain(left.map(|stream| &stream.path)) {
+            Request::new(server, "DELETE", path).send().expect(204);
         }
     }
 }
@@ -390,6 +393,10 @@ fn churn_until_killed(address: SocketAddr) -> Vec<Churned> {
 }
 
 impl Churned {
+    fn exists(&self) -> bool {
+        (Step::Created..Step::Deleted).contains(&self.acknowledged)
+    }
+
     /// Takes every step up to `last`; `false` when the server went away.
     fn walk(&mut self, connection: &mut Connection, address: SocketAddr, last: Step) -> bool {
         let request = |method: &str| Request::to(address, method, &self.path);
