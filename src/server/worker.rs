@@ -240,6 +240,8 @@ fn spawn_journal(core: &Rc<Core>, journal: Journal<GlommioDisk>) {
 }
 
 fn spawn_mailbox(core: &Rc<Core>, stopped: &Rc<Cell<bool>>) {
+    let desk = core.desk.clone();
+    glommio::spawn_local(async move { desk.ring().await }).detach();
     let (core, stopped) = (core.clone(), stopped.clone());
     glommio::spawn_local(async move {
         while !stopped.get() {

@@ -8,13 +8,15 @@
 //! for room); and a wake-up is sent at most once per watch until it has
 //! arrived. A core that may send no more refuses the request itself (503).
 //!
-//! A message wakes the receiver once however many follow before it runs.
+//! The receiver is not woken by each message but by the sender's bell
+//! ([`Desk::ring`]), once its ready tasks have all had their turn: what they sent
+//! is then handled together, and shares one commit.
 //! What crosses is moved, or shared and immutable.
 
 use std::{
     cell::{Cell, RefCell},
     collections::VecDeque,
-    future::Future,
+    future::{Future, poll_fn},
     pin::Pin,
     rc::Rc,
     sync::Arc,
@@ -77,13 +79,6 @@ impl Post {
         })
     }
 
-    fn put(&self, core: usize, message: Message) {
-        if let Some(mailbox) = self.boxes.get(core) {
-            mailbox.messages.push(message);
-            mailbox.receiver.wake();
-        }
-    }
-
     /// Wakes a core that waits for messages: something it polls for has changed.
     pub fn nudge(&self, core: usize) {
         if let Some(mailbox) = self.boxes.get(core) {
@@ -101,6 +96,14 @@ pub struct Desk {
     outstanding: Box<[Cell<usize>]>,
     outstanding_max: usize,
     deferred: RefCell<VecDeque<Deferred>>,
+    bell: RefCell<Bell>,
+}
+
+/// Which cores are to be told of messages.
+#[derive(Debug, Default)]
+struct Bell {
+    cores: Vec<usize>,
+    ringer: Option<Waker>,
 }
 
 #[derive(Debug)]
@@ -141,7 +144,38 @@ impl Desk {
             outstanding,
             outstanding_max,
             deferred: RefCell::default(),
+            bell: RefCell::default(),
         })
+    }
+
+    fn put(&self, core: usize, message: Message) {
+        let Some(mailbox) = self.post.boxes.get(core) else {
+            return;
+        };
+        mailbox.messages.push(message);
+        let mut bell = self.bell.borrow_mut();
+        if !bell.cores.contains(&core) {
+            bell.cores.push(core);
+        }
+        let ringer = bell.ringer.take();
+        drop(bell);
+        if let Some(ringer) = ringer {
+            ringer.wake();
+        }
+    }
+
+    /// Tells the other cores of messages, for ever. A task of its own: the first message makes it
+    /// ready behind all tasks that are so already.
+    pub async fn ring(&self) {
+        poll_fn::<(), _>(|cx| {
+            let mut bell = self.bell.borrow_mut();
+            for core in bell.cores.drain(..) {
+                self.post.nudge(core);
+            }
+            bell.ringer = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
     }
 
     /// Sends a request to core `to`.
@@ -159,7 +193,7 @@ impl Desk {
             .borrow_mut()
             .insert(Slot::Waiting { to, waker: None });
         let from = self.core;
-        self.post.put(
+        self.put(
             to,
             Message::Request {
                 from,
@@ -176,12 +210,12 @@ impl Desk {
 
     /// Sends a request that nobody waits for.
     pub fn notify(&self, to: usize, request: Request) {
-        self.post.put(to, Message::Notice(request));
+        self.put(to, Message::Notice(request));
     }
 
     /// Sends a wake-up to the readers' core.
     pub fn wake(&self, watch: &Arc<Watch>) {
-        self.post.put(watch.core, Message::Wake(watch.clone()));
+        self.put(watch.core, Message::Wake(watch.clone()));
     }
 
     /// Leaves `waker` to be woken by the next message.
@@ -239,7 +273,7 @@ impl Desk {
     }
 
     fn answer(&self, to: usize, slot: usize, outcome: Result<Reply, Refusal>, trip: Trip) {
-        self.post.put(
+        self.put(
             to,
             Message::Answer {
                 slot,
@@ -402,5 +436,52 @@ impl Drop for PendingReply {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        pin::pin,
+        sync::atomic::{AtomicUsize, Ordering},
+        task::Wake,
+    };
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn messages_of_one_round_wake_their_receiver_once_and_after_it() {
+        let post = Post::new(3);
+        let [sender, receiver, other] = [0, 1, 2].map(|core| Desk::new(core, post.clone(), 8));
+        let [ringer, woken, idle] = [(); 3].map(|()| Arc::new(Count::default()));
+        let count = |count: &Arc<Count>| count.0.load(Ordering::Relaxed);
+        receiver.wake_on_message(&Waker::from(woken.clone()));
+        other.wake_on_message(&Waker::from(idle.clone()));
+        let waker = Waker::from(ringer.clone());
+        let mut cx = Context::from_waker(&waker);
+        let mut ring = pin!(sender.ring());
+        // One sent before there is a bell is told of when there is.
+        sender.notify(1, Request::Barrier);
+        assert!(ring.as_mut().poll(&mut cx).is_pending());
+        assert_eq!((count(&woken), count(&ringer)), (1, 0));
+        receiver.wake_on_message(&Waker::from(woken.clone()));
+        for _ in 0..3 {
+            sender.notify(1, Request::Barrier);
+        }
+        assert_eq!((count(&woken), count(&ringer)), (1, 1));
+        assert!(ring.as_mut().poll(&mut cx).is_pending());
+        receiver.wake_on_message(&Waker::from(woken.clone()));
+        assert!(ring.as_mut().poll(&mut cx).is_pending());
+        assert_eq!((count(&woken), count(&ringer)), (2, 1));
+        assert_eq!(count(&idle), 0);
     }
 }
