@@ -7,8 +7,10 @@
 //! ```
 //!
 //! Appends are copied into an open piece until it is full; then it is sealed
-//! and never changes again, so that readers share it by reference. An append
-//! as large as a piece becomes one without a copy. Bytes that were written to
+//! and never changes again, so that readers share it by reference, and the next
+//! has room for as much again, up to [`PIECE_BYTES`]: nothing is copied again to
+//! make room, and no more room is idle than was used since the last flush. An append as large as a
+//! piece becomes one without a copy. Bytes that were written to
 //! blocks may stay in memory for as long as there is room; those that were not
 //! never leave it. There is one index entry for a block, not for an append.
 //!
@@ -21,11 +23,14 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::{
-    base::limits::{BLOCK_BYTES_MAX, PIECE_BYTES},
+    base::limits::{BLOCK_BYTES_MAX, KIB, PIECE_BYTES},
     protocol::incarnation::Incarnation,
     shard::run::{BlockRun, Run},
     storage::segment::{BlockKey, BlockKind, Holdings, NewBlock, Place},
 };
+
+/// An open piece grows in place up to this many bytes: copying them costs less than one piece more.
+const GROWN_BYTES_MAX: usize = 4 * KIB;
 
 /// A stream's bytes from [`start`](Self::start) to [`end`](Self::end).
 #[derive(Debug, Default)]
@@ -70,6 +75,8 @@ struct Recent {
     sealed: VecDeque<Piece>,
     open: Vec<u8>,
     open_start: u64,
+    /// What was appended since this offset decides how large the next piece is.
+    grown_from: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -99,6 +106,20 @@ impl Recent {
         // A piece may stay for long: what was only room to grow is given back.
         open.shrink_to_fit();
         self.push(Bytes::from(open));
+    }
+
+    /// Makes room for `len` bytes, fewer than [`PIECE_BYTES`], in the open piece: in this one, or in
+    /// another.
+    fn make_room(&mut self, len: usize) {
+        let filled = self.open.len();
+        let wanted = filled.saturating_add(len);
+        if wanted <= self.open.capacity().max(GROWN_BYTES_MAX) {
+            return;
+        }
+        self.seal();
+        let grown = self.open_start.saturating_sub(self.grown_from);
+        let room = grown.min(PIECE_BYTES as u64).max(len as u64);
+        self.open.reserve_exact(room as usize);
     }
 
     fn push(&mut self, bytes: Bytes) {
@@ -187,6 +208,7 @@ impl History {
         let recent = self.recent.get_or_insert_with(|| {
             Box::new(Recent {
                 open_start: end,
+                grown_from: end,
                 ..Recent::default()
             })
         });
@@ -195,9 +217,7 @@ impl History {
             recent.push(bytes);
             return;
         }
-        if recent.open.len().saturating_add(bytes.len()) > PIECE_BYTES {
-            recent.seal();
-        }
+        recent.make_room(bytes.len());
         recent.open.extend_from_slice(&bytes);
     }
 
@@ -305,6 +325,7 @@ impl History {
         };
         if end > recent.open_start {
             recent.seal();
+            recent.grown_from = recent.open_start;
         }
         self.memory(start, end)
     }
@@ -492,6 +513,32 @@ mod tests {
                 byte_at(&history, 100 + from as u64),
                 model.get(from).copied()
             );
+        }
+    }
+
+    #[test]
+    fn room_is_made_without_copying_and_no_more_is_idle_than_is_used() {
+        for len in [1, 100, 256, 4000, 5000, 100_000, PIECE_BYTES - 1] {
+            let mut history = History::starting_at(0);
+            let mut written = 0;
+            while written < 4 * PIECE_BYTES {
+                history.append(Bytes::from(vec![7; len]));
+                written += len;
+                let recent = history.recent.as_ref().unwrap();
+                let (used, room) = (recent.open.len(), recent.open.capacity());
+                assert!(room <= PIECE_BYTES, "{len}: room for {room}");
+                assert!(room - used <= written.max(8), "{len}: {used} of {room}");
+            }
+            let recent = history.recent.as_ref().unwrap();
+            assert!(recent.sealed.len() <= 4 * PIECE_BYTES / len + 1);
+            if len <= GROWN_BYTES_MAX {
+                assert!(recent.sealed.len() <= 12, "{len}: {}", recent.sealed.len());
+            }
+            // Only the first may have moved while it grew.
+            let second = recent.sealed.get(1).unwrap().bytes.as_ptr();
+            let pieces = history.memory(0, history.end());
+            assert_eq!(pieces[1].as_ptr(), second);
+            assert_eq!(gather(&pieces), vec![7; written]);
         }
     }
 
