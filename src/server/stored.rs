@@ -6,7 +6,8 @@
 //! response in progress keeps the files it reads from.
 //!
 //! Here too a request comes back whose decision needs bytes that are not in
-//! memory ([`Core::ask`]): they are loaded, and it is sent again with them.
+//! memory ([`Core::ask`]): they are loaded, and it is sent again with them. One
+//! that has had its turn is sent again after others.
 
 use std::{collections::VecDeque, rc::Rc};
 
@@ -19,6 +20,7 @@ use crate::{
     protocol::{error::Refusal, stream_key::StreamKey},
     server::{budget::Charge, core::Core, read_turns::ReadTurns},
     shard::{
+        lookup::Lack,
         request::{Reply, Request, Warm},
         run::{BlockRun, Run},
     },
@@ -49,10 +51,18 @@ impl Core {
                 Reply::Cold(cold) => *cold,
                 reply => return Ok(reply),
             };
-            let loaded = self.load(vec![cold.miss.run]).await?;
+            let miss = match cold.lack {
+                Lack::Bytes(miss) => miss,
+                Lack::Turn => {
+                    self.turnstile.pass().await;
+                    request = cold.request;
+                    continue;
+                }
+            };
+            let loaded = self.load(vec![miss.run]).await?;
             request = Request::Warm(Box::new(Warm {
-                incarnation: cold.miss.incarnation,
-                start: cold.miss.start,
+                incarnation: miss.incarnation,
+                start: miss.start,
                 bytes: join(loaded),
                 request: cold.request,
             }));

@@ -207,13 +207,9 @@ fn divergence(stream: &Stream, look: &Lookup<'_>, request: &ReferRequest) -> Res
     // What was counted before the request came back is not counted again.
     let counted = request.counted.get();
     let counted = counted.filter(|(source, ..)| *source == state.incarnation);
-    let (mut at, mut left) = counted.map_or((anchor, sub_offset), |(_, at, left)| (at, left));
-    while left > 0 {
-        at = look
-            .boundary_after(at, state.tail)
-            .ok_or_else(|| past_tail.clone())?;
-        left = left.saturating_sub(1);
-        request.counted.set(Some((state.incarnation, at, left)));
-    }
+    let (at, left) = counted.map_or((anchor, sub_offset), |(_, at, left)| (at, left));
+    let passed = look.pass_messages(at, left, state.tail);
+    let (at, left) = passed.ok_or(past_tail)?;
+    request.counted.set(Some((state.incarnation, at, left)));
     Ok(at)
 }

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use lru::LruCache;
 
 use crate::{
-    base::limits::{BLOCK_BYTES_MAX, LOOKUP_CACHE_BYTES_MAX},
+    base::limits::{BLOCK_BYTES_MAX, KIB, LOOKUP_CACHE_BYTES_MAX},
     protocol::incarnation::Incarnation,
     shard::{owner::Shard, run::Run, stream::Stream, tables::Tables},
 };
@@ -28,6 +28,19 @@ pub struct Miss {
     /// Where they are.
     pub run: Run,
 }
+
+/// What a decision lacks.
+#[derive(Clone, Debug)]
+pub enum Lack {
+    /// Bytes that are not in memory.
+    Bytes(Miss),
+    /// Nothing but time: it has had its turn, and others come first.
+    Turn,
+}
+
+/// Bytes in which messages are counted in one turn: half a millisecond when they are as short as
+/// can be.
+const COUNTED_BYTES_MAX: u64 = 128 * KIB as u64;
 
 /// Blocks that were brought in to be looked at, by stream and offset.
 #[derive(Debug)]
@@ -70,7 +83,7 @@ pub(super) struct Lookup<'a> {
     stream: &'a Stream,
     tables: &'a Tables,
     cache: &'a RefCell<Cache>,
-    miss: &'a RefCell<Option<Miss>>,
+    lack: &'a RefCell<Option<Lack>>,
 }
 
 /// Bytes found, and the offset of the first.
@@ -97,13 +110,13 @@ impl Shard {
             stream,
             tables,
             cache: &self.cache,
-            miss: &self.miss,
+            lack: &self.lack,
         }
     }
 
-    /// Whether the last lookup needed bytes that are not in memory: what was decided on it is void.
+    /// Whether the last lookup lacked something: what was decided on it is void.
     pub(super) fn has_missed(&self) -> bool {
-        self.miss.borrow().is_some()
+        self.lack.borrow().is_some()
     }
 }
 
@@ -136,11 +149,11 @@ impl Lookup<'_> {
             .runs(start, end, &self.tables.held)
             .into_iter()
             .next()?;
-        *self.miss.borrow_mut() = Some(Miss {
+        *self.lack.borrow_mut() = Some(Lack::Bytes(Miss {
             incarnation,
             start,
             run,
-        });
+        }));
         None
     }
 
@@ -191,6 +204,39 @@ impl Lookup<'_> {
             at = high;
         }
         None
+    }
+
+    /// Passes over up to `count` messages from the boundary `from`: where it came, and how many are
+    /// left. Some are left when something is lacking; `None` when there are not so many before `end`.
+    pub(super) fn pass_messages(&self, from: u64, count: u64, end: u64) -> Option<(u64, u64)> {
+        let end = end.min(self.stream.history.end());
+        let (mut boundary, mut left, mut at) = (from, count, from);
+        while left > 0 {
+            if at >= end {
+                return None;
+            }
+            // A message that is longer is passed over all the same.
+            let looked_at = at.saturating_sub(from);
+            if looked_at >= COUNTED_BYTES_MAX && boundary > from {
+                *self.lack.borrow_mut() = Some(Lack::Turn);
+                break;
+            }
+            let Some((start, bytes)) = self.window_at(at) else {
+                break;
+            };
+            let high = end
+                .min(end_of(start, &bytes))
+                .min(at.saturating_add(COUNTED_BYTES_MAX));
+            for line_feed in memchr::memchr_iter(b'\n', part(start, &bytes, at, high)?) {
+                boundary = at.saturating_add(line_feed as u64).saturating_add(1);
+                left = left.saturating_sub(1);
+                if left == 0 {
+                    break;
+                }
+            }
+            at = high;
+        }
+        Some((boundary, left))
     }
 }
 

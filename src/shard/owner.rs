@@ -25,7 +25,7 @@ use crate::{
     shard::{
         keeper::KeeperBell,
         live::{Watch, Watched},
-        lookup::{Cache, Miss},
+        lookup::{Cache, Lack},
         record::Record,
         request::{BatchNumber, Cold, Reply, Request, Staged, Warm},
         stream::Blob,
@@ -57,7 +57,7 @@ pub struct Shard {
     failed: Cell<bool>,
     scratch: RefCell<Vec<u8>>,
     pub(super) cache: RefCell<Cache>,
-    pub(super) miss: RefCell<Option<Miss>>,
+    pub(super) lack: RefCell<Option<Lack>>,
     pub(super) keeper: KeeperBell,
 }
 
@@ -93,7 +93,7 @@ impl Shard {
             failed: Cell::new(false),
             scratch: RefCell::default(),
             cache: RefCell::default(),
-            miss: RefCell::default(),
+            lack: RefCell::default(),
             keeper: KeeperBell::default(),
         }
     }
@@ -136,12 +136,12 @@ impl Shard {
                 self.execute(request)
             }
             looks => {
-                self.miss.take();
+                self.lack.take();
                 let staged = self.look(&looks);
-                match self.miss.take() {
+                match self.lack.take() {
                     None => staged,
-                    Some(miss) => Staged::now(Ok(Reply::Cold(Box::new(Cold {
-                        miss,
+                    Some(lack) => Staged::now(Ok(Reply::Cold(Box::new(Cold {
+                        lack,
                         request: looks,
                     })))),
                 }
@@ -480,6 +480,15 @@ impl Shard {
     #[must_use]
     pub fn memory(&self) -> (u64, u64) {
         (self.tables.borrow().memory_bytes, self.memory_bytes_max)
+    }
+
+    /// Whether a stream is there whose deletion has not been staged; a soft-deleted one is.
+    #[must_use]
+    pub fn has_stream(&self, incarnation: Incarnation) -> bool {
+        let tables = self.tables.borrow();
+        let slot = tables.slot_of(incarnation);
+        let stream = slot.and_then(|slot| tables.streams.get(slot));
+        stream.is_some_and(|stream| !stream.deleted)
     }
 
     /// Streams in the table.

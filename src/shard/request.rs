@@ -27,7 +27,7 @@ use crate::{
     shard::{
         hold::Cut,
         live::Watch,
-        lookup::Miss,
+        lookup::Lack,
         run::Run,
         stream::{Blob, StoredSnapshot},
     },
@@ -143,8 +143,8 @@ pub struct Warm {
 /// A request that came back, and what it lacked.
 #[derive(Debug)]
 pub struct Cold {
-    /// The bytes.
-    pub miss: Miss,
+    /// That.
+    pub lack: Lack,
     /// The request.
     pub request: Request,
 }
@@ -214,8 +214,8 @@ pub enum Reply {
     Inherited(Option<Vec<Run>>),
     /// To [`Request::Cut`].
     Cut(Box<Cut>),
-    /// To a request whose decision needs bytes that are not in memory: nothing has happened. Load
-    /// them and send [`Request::Warm`].
+    /// To a request whose decision needs bytes that are not in memory, or more time: nothing has
+    /// happened. Load them and send [`Request::Warm`], or send it again.
     Cold(Box<Cold>),
     /// To [`Request::PurgeSlice`]: streams deleted, and bytes that forks elsewhere still inherit;
     /// done when the first is 0.

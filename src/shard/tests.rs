@@ -15,8 +15,9 @@ mod across;
 
 use super::{
     live::{Watch, Watched},
+    lookup::Lack,
     owner::{Peers, Shard},
-    request::{Appended, BatchNumber, Receipt, Reply, Request, Staged, Target},
+    request::{Appended, BatchNumber, Receipt, ReferRequest, Reply, Request, Staged, Target},
     run::Run,
     stream::Blob,
     tables::Tables,
@@ -32,7 +33,7 @@ use crate::{
         create::CreateRequest,
         error::Refusal,
         expiry::Lifetime,
-        fork::ForkOrigin,
+        fork::{ForkOrigin, ForkRequest},
         incarnation::{Allocator, Incarnation},
         offset::StartOffset,
         producer::ProducerWrite,
@@ -340,6 +341,58 @@ fn memory_is_bounded_and_given_back() {
     bench.done(Request::Delete(target("demo/a"))).unwrap();
     assert_eq!(bench.shard.memory().0, 0, "of {start}");
     assert!(bench.done(create("demo/a", Lifetime::Unlimited)).is_ok());
+}
+
+/// A fork that is to begin behind very many messages is told where in many turns, none of which
+/// counts all of them.
+#[test]
+fn messages_are_counted_in_turns() {
+    const MESSAGES: u64 = 200_000;
+    let bench = bench();
+    let json = ContentType::parse(b"application/json").expect("a content type");
+    let Request::Create(mut request) = create("demo/source", Lifetime::Unlimited) else {
+        unreachable!()
+    };
+    request.content_type = Some(json);
+    // One message is longer than what is looked at in a turn.
+    let long = format!("\"{}\"\n", "x".repeat(300_000));
+    let text = format!("1\n{long}{}", "1\n".repeat(MESSAGES as usize - 2));
+    request.body = text.clone().into();
+    bench.done(Request::Create(request)).expect("created");
+    for (count, expected) in [
+        (0, Ok(0)),
+        (2, Ok(2 + long.len() as u64)),
+        (MESSAGES - 1, Ok(text.len() as u64 - 2)),
+        (MESSAGES, Ok(text.len() as u64)),
+        (MESSAGES + 1, Err(())),
+        (u64::MAX, Err(())),
+    ] {
+        let mut request = Request::Refer(ReferRequest {
+            fork: ForkRequest {
+                source: key("demo/source"),
+                offset: Some(0),
+                sub_offset: count,
+            },
+            key: key("demo/fork"),
+            incarnation: Incarnation(1),
+            counted: Cell::new(None),
+        });
+        let mut turns = 1;
+        let outcome = loop {
+            match bench.done(request) {
+                Ok(Reply::Cold(cold)) => {
+                    assert!(matches!(cold.lack, Lack::Turn), "{cold:?}");
+                    request = cold.request;
+                    turns += 1;
+                }
+                Ok(Reply::Referred(inherited)) => break Ok(inherited.origin.offset),
+                Err(Refusal::InvalidForkOffset(_)) => break Err(()),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(outcome, expected, "{count} messages");
+        assert_eq!(turns > 3, count > 2, "{turns} turns for {count} messages");
+    }
 }
 
 #[test]

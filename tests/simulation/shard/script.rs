@@ -24,6 +24,7 @@ use thalweg::protocol::producer::ProducerWrite;
 use thalweg::protocol::read::{Live, ReadRequest};
 use thalweg::protocol::snapshot::{Digester, PublishRequest};
 use thalweg::protocol::stream_key::{StreamKey, Surface};
+use thalweg::shard::lookup::Lack;
 use thalweg::shard::record::Record;
 use thalweg::shard::request::{
     CommitRequest, Receipt, ReferRequest, Reply, Request, Staged, Target, Warm,
@@ -107,11 +108,18 @@ impl Life {
                     return Some(Staged { outcome, after });
                 }
             };
+            let miss = match cold.lack {
+                Lack::Bytes(miss) => miss,
+                Lack::Turn => {
+                    request = cold.request;
+                    continue;
+                }
+            };
             self.totals.borrow_mut().cold_decisions += 1;
-            let bytes = self.resolve(vec![cold.miss.run]).await?;
+            let bytes = self.resolve(vec![miss.run]).await?;
             request = Request::Warm(Box::new(Warm {
-                incarnation: cold.miss.incarnation,
-                start: cold.miss.start,
+                incarnation: miss.incarnation,
+                start: miss.start,
                 bytes: Bytes::from(bytes),
                 request: cold.request,
             }));
