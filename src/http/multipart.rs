@@ -118,6 +118,16 @@ impl BodyLength {
             .saturating_add(body_bytes);
     }
 
+    /// Counts `count` parts, none of them the first of the body, that together have `body_bytes`.
+    pub fn parts(&mut self, count: u64, content_type_bytes: usize, body_bytes: u64) {
+        debug_assert!(self.begun);
+        let framing = NEXT_PART_BYTES.saturating_add(content_type_bytes as u64);
+        self.bytes = self
+            .bytes
+            .saturating_add(framing.saturating_mul(count))
+            .saturating_add(body_bytes);
+    }
+
     /// The length of the body, in bytes, with its end.
     pub fn total(self) -> u64 {
         self.bytes.saturating_add(END_BYTES)
@@ -154,6 +164,21 @@ mod tests {
             boundary.content_type(),
             format!("multipart/mixed; boundary={TOKEN}").into_bytes()
         );
+    }
+
+    #[test]
+    fn many_parts_are_as_long_as_each_of_them() {
+        let (mut one_by_one, mut together) = (BodyLength::default(), BodyLength::default());
+        for length in [&mut one_by_one, &mut together] {
+            length.part(10, 3);
+        }
+        for bytes in [2, 0, 70] {
+            one_by_one.part(16, bytes);
+        }
+        together.parts(3, 16, 72);
+        assert_eq!(together, one_by_one);
+        together.parts(0, 16, 0);
+        assert_eq!(together, one_by_one);
     }
 
     #[test]
