@@ -380,7 +380,8 @@ fn reconcile(
     }
 }
 
-/// Checks that the sources of this core's forks have what those inherit.
+/// Checks that the sources of this core's forks have what those inherit. A fork that
+/// [`reconcile`] finishes the deletion of meanwhile may find its source gone, too.
 ///
 /// # Errors
 /// [`StartError::LostSource`] when one lacks it: only damage can cause that.
@@ -388,7 +389,7 @@ async fn check_sources(
     core: &Rc<Core>,
     forks: Vec<(Incarnation, ForkOrigin)>,
 ) -> Result<(), StartError> {
-    for (_, origin) in forks {
+    for (fork, origin) in forks {
         let inherit = || Request::Inherit {
             source: origin.incarnation,
             start: origin.start,
@@ -404,7 +405,7 @@ async fn check_sources(
             }
             Timer::new(Duration::from_millis(1)).await;
         };
-        if lost {
+        if lost && core.shard.has_stream(fork) {
             return Err(StartError::LostSource {
                 source: origin.source.as_str().to_owned(),
                 offset: origin.offset,

@@ -6,6 +6,7 @@ use ursula_headers::ErrorCode;
 
 use crate::common::eventually;
 use crate::common::http::Request;
+use crate::common::observe::await_metric;
 use crate::common::server::{Options, Server};
 use crate::common::stream::{JSON, OCTETS, SURFACES, Stream, Surface, TEXT, offset, unique};
 
@@ -352,6 +353,35 @@ fn a_purge_keeps_what_forks_in_other_buckets_inherited(server: &Server) {
         "the purged source is still read"
     );
     assert_eq!(fork.read_all(), b"0123456789");
+}
+
+/// A chain of deleted sources goes with its last fork, one after the other; killed in the middle of
+/// that, the server starts, and finishes it.
+#[test]
+fn a_kill_in_the_middle_of_a_cascade_is_made_good() {
+    const LINKS: usize = 60;
+    let mut server = Options::new(2).start();
+    for _ in 0..3 {
+        let mut keys = vec![ten(&server).key().to_owned()];
+        for _ in 0..LINKS {
+            let source = Stream::at(&server, Surface::Base, &keys[keys.len() - 1]);
+            let fork = absent(&server);
+            fork_of(&source, &fork).send().expect(201);
+            fork.append(OCTETS, "x");
+            keys.push(fork.key().to_owned());
+        }
+        for key in &keys {
+            let stream = Stream::at(&server, Surface::Base, key);
+            stream.delete().send().expect(204);
+        }
+        server = server.kill_and_restart();
+        let again = Stream::at(&server, Surface::Base, &keys[0]);
+        eventually("the first name is free again", || {
+            (again.put().try_send()?.status == 201).then_some(())
+        });
+        again.delete().send().expect(204);
+        await_metric(&server, "streams", |count| count == 0);
+    }
 }
 
 /// Issue 6: durable and crash-safe like everything else: no leaked reference, no resurrected source.
