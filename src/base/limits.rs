@@ -64,6 +64,9 @@ pub const SOCKET_UNSENT_BYTES_MAX: u32 = 256 * KIB as u32;
 /// Most stored bytes in one SSE event, in bytes, unless a single message is larger (ours): a reader
 /// that stops reading keeps no more than one event.
 pub const EVENT_BYTES_MAX: u64 = 64 * KIB as u64;
+/// Most bytes that the client of an event stream, which has nothing to say, may send at once, in
+/// bytes (ours): a pipelined request or two, which are dropped; who sends more is.
+pub const EVENT_STREAM_INPUT_BYTES_MAX: usize = 16 * KIB;
 /// An answer or event up to this size is never refused for want of [`UNSENT_BYTES_MAX`], in bytes:
 /// readers of small events do not suffer from those who stopped reading large ones.
 pub const UNSENT_SMALL_BYTES: u64 = 4 * KIB as u64;

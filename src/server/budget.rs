@@ -11,6 +11,8 @@ use std::sync::{
 
 use bytes::Bytes;
 
+use crate::base::limits::UNSENT_SMALL_BYTES;
+
 /// A bound on bytes held.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<State>);
@@ -91,6 +93,22 @@ impl Charge {
         Ok(())
     }
 
+    /// Charges `bytes` that a client has yet to take; up to [`UNSENT_SMALL_BYTES`] they may be kept
+    /// whatever the budget says.
+    ///
+    /// # Errors
+    /// [`Exceeded`]; the charge is what it was.
+    pub fn keep(&mut self, bytes: usize) -> Result<(), Exceeded> {
+        let bytes = bytes as u64;
+        self.set(bytes).or_else(|exceeded| {
+            if bytes <= UNSENT_SMALL_BYTES {
+                Ok(())
+            } else {
+                Err(exceeded)
+            }
+        })
+    }
+
     /// Ties the charge to `text`: it is given back with the last reference.
     #[must_use]
     pub fn with(self, text: Vec<u8>) -> Bytes {
@@ -133,6 +151,9 @@ mod tests {
         assert_eq!(a.set(2), Ok(()));
         assert_eq!(budget.held(), 6);
         drop(a);
+        assert_eq!(budget.held(), 4);
+        assert_eq!(b.keep(UNSENT_SMALL_BYTES as usize), Ok(()));
+        assert_eq!(b.keep(UNSENT_SMALL_BYTES as usize + 1), Err(Exceeded));
         assert_eq!(budget.held(), 4);
         let text = b.with(vec![0; 4]);
         let shared = text.clone();

@@ -15,7 +15,7 @@ use std::{
 use futures_lite::FutureExt as _;
 
 use crate::{
-    base::limits::{KIB, PIECE_BYTES, REQUESTS_PER_TURN, UNSENT_SMALL_BYTES},
+    base::limits::{KIB, PIECE_BYTES, REQUESTS_PER_TURN},
     http::{
         answer::{self, Body, Envelope, Piece},
         append,
@@ -73,6 +73,9 @@ pub async fn serve(core: Rc<Core>, socket: Socket) {
         let mut stream = EventStream::new(&core, *opened, client.socket, client.out);
         glommio::spawn_local(async move {
             let served = AssertUnwindSafe(stream.run()).catch_unwind().await;
+            if let Ok(Err(SocketError::TimedOut | SocketError::Shed)) = &served {
+                stream.core().metrics.event_stream_drops_total.increment();
+            }
             account(stream.core(), &served);
         })
         .detach();
@@ -88,6 +91,7 @@ fn account(core: &Core, served: &thread::Result<Result<(), SocketError>>) {
         Ok(Err(SocketError::Broken(_))) => core.metrics.broken_total.increment(),
         Ok(Err(SocketError::TimedOut)) => core.metrics.write_timeouts_total.increment(),
         Ok(Err(SocketError::Shed)) => core.metrics.shed_total.increment(),
+        Ok(Err(SocketError::Flooded)) => core.metrics.event_stream_floods_total.increment(),
         Err(_) => {
             core.metrics.panics_total.increment();
             tracing::error!("a request panicked; its connection was closed");
@@ -161,7 +165,9 @@ impl Client {
                     self.refuse_framing(&refusal);
                     return self.finish().await.map(|_| ());
                 }
-                HeadEvent::Truncated | HeadEvent::Closed => {
+                end @ (HeadEvent::Truncated | HeadEvent::Closed) => {
+                    let is_cut = end == HeadEvent::Truncated;
+                    self.core.metrics.truncated_total.count(is_cut.into());
                     self.settle().await;
                     return self.flush().await;
                 }
@@ -291,7 +297,12 @@ impl Client {
         };
         envelope.close = self.connection.should_close();
         let body = match received {
-            Received::Gone => return Ok(false),
+            Received::Gone => {
+                self.core.metrics.truncated_total.increment();
+                self.settle().await;
+                self.flush().await?;
+                return Ok(false);
+            }
             Received::Broken(refusal) => {
                 self.settle().await;
                 self.refuse_framing(&refusal);
@@ -529,7 +540,7 @@ impl Client {
                 Err(refusal) => Some(refusal),
             };
             if let Some(refusal) = refusal {
-                self.core.metrics.refusals_total.increment();
+                self.core.metrics.refused(&refusal);
                 answer::refuse(&envelope, &shared, &refusal, &mut self.out);
             }
             watch.answered(self.out.get(answer_at..).unwrap_or_default());
@@ -549,7 +560,7 @@ impl Client {
         let mut body = match outcome {
             Ok(body) => body,
             Err(refusal) => {
-                self.core.metrics.refusals_total.increment();
+                self.core.metrics.refused(&refusal);
                 let shared = self.core.shared.borrow();
                 answer::refuse(envelope, &shared, &refusal, &mut self.out);
                 Body::None
@@ -664,12 +675,16 @@ impl Client {
         self.served = self.served.saturating_add(share);
         if self.served >= REQUESTS_PER_TURN {
             self.served = 0;
+            self.core.metrics.turns_total.increment();
             self.core.turnstile.pass().await;
         }
     }
 
     fn refuse_framing(&mut self, refusal: &parse::Refusal) {
         self.core.metrics.refusals_total.increment();
+        let is_too_large =
+            matches!(refusal.status, 413 | 414 | 431) || *refusal == parse::Refusal::BODY_OVERHEAD;
+        self.core.metrics.too_large_total.count(is_too_large.into());
         let limit = self.core.limits.request_bytes_max;
         let shared = self.core.shared.borrow();
         answer::refuse_framing(&shared, refusal, limit, &mut self.out);
@@ -708,23 +723,11 @@ impl Client {
             self.core.latency.written(&mut self.unwritten);
             return Ok(());
         }
-        let written = self.socket.write_at_once(&self.out).await?;
-        if written < self.out.len() {
-            // Now it may be kept for long.
-            self.out.drain(..written);
-            self.out.shrink_to_fit();
-            let held = self
-                .out
-                .capacity()
-                .saturating_add(self.connection.memory_bytes()) as u64;
-            let mut charge = self.core.unsent.charge();
-            if charge.set(held).is_err() && held > UNSENT_SMALL_BYTES {
-                return Err(SocketError::Shed);
-            }
-            let timeout = self.core.limits.write_timeout;
-            self.socket.write_all(&self.out, timeout).await?;
-        }
-        self.out.clear();
+        let besides = self.connection.memory_bytes();
+        let timeout = self.core.limits.write_timeout;
+        self.socket
+            .write_charged(&mut self.out, besides, &self.core.unsent, timeout)
+            .await?;
         self.core.latency.written(&mut self.unwritten);
         Ok(())
     }

@@ -21,7 +21,7 @@ use std::{
 };
 
 use crate::{
-    base::limits::{EVENT_BYTES_MAX, UNSENT_SMALL_BYTES},
+    base::limits::{EVENT_BYTES_MAX, EVENT_STREAM_INPUT_BYTES_MAX},
     http::{answer::Envelope, encode, operation::ReadOperation, read},
     protocol::{
         error::Refusal,
@@ -165,6 +165,7 @@ enum Woken {
     Heartbeat,
     Ending,
     ClientGone,
+    Flooded,
 }
 
 impl EventStream {
@@ -231,6 +232,7 @@ impl EventStream {
             }
             // If it only ended its side it sees a proper end.
             Woken::ClientGone => false,
+            Woken::Flooded => return Err(SocketError::Flooded),
             Woken::Ending => {
                 let mut text = Vec::new();
                 sse::control_event(&work.standing.control(core, false), &mut text);
@@ -255,6 +257,7 @@ impl EventStream {
                 // It comes back at the offset it knows.
                 Err(Refusal::LiveReadLimit) => {
                     core.metrics.shed_total.increment();
+                    core.metrics.event_stream_drops_total.increment();
                     return Ok(false);
                 }
                 Err(refusal) => {
@@ -330,11 +333,10 @@ impl EventStream {
     }
 
     async fn flush(&mut self, core: &Core, out: &mut Vec<u8>) -> Result<(), SocketError> {
+        let timeout = core.limits.write_timeout;
         self.socket
-            .write_all(out, core.limits.write_timeout)
-            .await?;
-        out.clear();
-        Ok(())
+            .write_charged(out, 0, &core.unsent, timeout)
+            .await
     }
 
     /// The event at its position, encoded once for all readers of this core that catch up there.
@@ -439,12 +441,20 @@ impl EventStream {
             }
         }
         self.socket.seat.wake_on_end(cx.waker());
-        // What an event stream's client sends is not read as requests, and its end is the end.
-        let mut byte = [0; 64];
+        // What an event stream's client sends is not read as requests, and its end is the end. Who
+        // sends without end must not keep the core at reading it.
+        let core = self.reader.core();
+        let mut scratch = core.scratch.borrow_mut();
+        let mut dropped_bytes = 0usize;
         loop {
-            match self.socket.poll_read(cx, &mut byte) {
+            match self.socket.poll_read(cx, &mut scratch) {
                 Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Woken::ClientGone),
-                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Ok(count)) => {
+                    dropped_bytes = dropped_bytes.saturating_add(count);
+                    if dropped_bytes > EVENT_STREAM_INPUT_BYTES_MAX {
+                        return Poll::Ready(Woken::Flooded);
+                    }
+                }
                 Poll::Pending => return Poll::Pending,
             }
         }
@@ -466,7 +476,8 @@ impl EventStream {
         });
         if let Some(unsent) = unsent {
             let timeout = core.limits.write_timeout;
-            self.socket.write_all(&unsent.bytes, timeout).await?;
+            let bytes = unsent.bytes.ok_or(SocketError::Shed)?;
+            self.socket.write_all(&bytes, timeout).await?;
             core.metrics.sse_events_total.count(1);
             let seen_ns = &mut work.standing.delivered_ns;
             core.latency.delivered(unsent.published_ns, seen_ns);
@@ -554,10 +565,8 @@ pub(super) async fn fetch(
     }
     text.reserve_exact(CONTROL_ROOM);
     let mut charge = core.unsent.charge();
-    let bytes = text.capacity() as u64;
-    if charge.set(bytes).is_err() && bytes > UNSENT_SMALL_BYTES {
-        return Err(Refusal::LiveReadLimit);
-    }
+    let kept = charge.keep(text.capacity());
+    kept.map_err(|_| Refusal::LiveReadLimit)?;
     Ok(Fetched {
         end: reply.window.end,
         tail: reply.window.tail,

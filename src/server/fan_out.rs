@@ -86,8 +86,8 @@ pub struct Standing {
 /// The part of an event that a socket did not take.
 #[derive(Debug)]
 pub struct Unsent {
-    /// The bytes.
-    pub bytes: Bytes,
+    /// The bytes; `None` if there is no memory to keep them, so that the reader is dropped.
+    pub bytes: Option<Bytes>,
     /// When what they carry became readable.
     pub published_ns: u64,
 }
@@ -419,9 +419,11 @@ impl Crowd {
             member.standing.sent_ns = now_ns;
             if sent < text.len() {
                 let bytes = if is_shared {
-                    event.whole.slice(sent..)
+                    Some(event.whole.slice(sent..))
                 } else {
-                    Bytes::copy_from_slice(text.get(sent..).unwrap_or_default())
+                    let rest = text.get(sent..).unwrap_or_default().to_vec();
+                    let mut charge = core.unsent.charge();
+                    charge.keep(rest.len()).ok().map(|()| charge.with(rest))
                 };
                 member.unsent = Some(Box::new(Unsent {
                     bytes,

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{base::limits::Durability, server::latency::shelf::Shelf};
+use crate::{base::limits::Durability, protocol::error::Refusal, server::latency::shelf::Shelf};
 
 macro_rules! metrics {
     ($($field:ident: $kind:ident, $unit:literal, $help:literal;)+) => {
@@ -40,6 +40,9 @@ metrics! {
     connections_refused_total: Counter, "", "Connections closed at once because as many as may be were open.";
     requests_total: Counter, "", "Requests answered, refusals included.";
     refusals_total: Counter, "", "Requests answered with a 4xx or 5xx status.";
+    too_large_total: Counter, "", "Requests refused because their line, head or body, or what frames its chunks, is longer than may be.";
+    body_budget_refusals_total: Counter, "", "Requests refused because the memory for requests that are waited for was full.";
+    live_read_refusals_total: Counter, "", "Long-polls and event streams refused because as many as may be were open.";
     appends_total: Counter, "", "Appends answered with a 2xx status.";
     append_bytes_total: Counter, "bytes", "Bodies of those appends, as they were sent.";
     reads_total: Counter, "", "Reads of streams that were not refused, long-polls included.";
@@ -49,9 +52,13 @@ metrics! {
     head_timeouts_total: Counter, "", "Connections closed because a request head was not whole in time.";
     body_timeouts_total: Counter, "", "Connections closed because a request body was not whole in time.";
     write_timeouts_total: Counter, "", "Connections dropped because the client did not read its answer.";
+    event_stream_drops_total: Counter, "", "Event streams among the write timeouts and among what was shed.";
+    event_stream_floods_total: Counter, "", "Event streams dropped because the client sent more into them than a request or two.";
+    turns_total: Counter, "", "Times a connection had had its share and let others go first.";
     idle_closes_total: Counter, "", "Connections closed because they asked for nothing in time.";
     shed_total: Counter, "", "Connections and event streams ended because the memory for what clients hold was full.";
     broken_total: Counter, "", "Connections that the client broke off.";
+    truncated_total: Counter, "", "Connections that the client ended in the middle of a request.";
     accept_errors_total: Counter, "", "Failed accepts, such as for want of a descriptor.";
     panics_total: Counter, "", "Requests that panicked; act on it.";
     live_readers: Gauge, "", "Long-polls and event streams that wait.";
@@ -85,6 +92,21 @@ metrics! {
     disk_pressure: Gauge, "", "1 while the journal has no space that it may use: the shard takes no writes; act on it.";
     directory_gone: Gauge, "", "1 while the journal's directory is not there: the shard takes no writes; act on it.";
     journal_failed: Gauge, "", "1 once a write or sync of the journal failed: the shard takes no writes; act on it.";
+}
+
+impl ShardMetrics {
+    /// Counts a request that is answered with `refusal`.
+    pub fn refused(&self, refusal: &Refusal) {
+        self.refusals_total.increment();
+        match refusal {
+            Refusal::RequestTooLarge { .. } | Refusal::SnapshotTooLarge { .. } => {
+                self.too_large_total.increment();
+            }
+            Refusal::BodyBudget => self.body_budget_refusals_total.increment(),
+            Refusal::LiveReadLimit => self.live_read_refusals_total.increment(),
+            _ => {}
+        }
+    }
 }
 
 /// A counter or gauge.

@@ -21,7 +21,7 @@ use nix::{
     sys::socket::{MsgFlags, send, sendmsg},
 };
 
-use crate::server::seat::Seat;
+use crate::server::{budget::Budget, seat::Seat};
 
 /// Parts that one call writes at most; the system's own bound is 1,024.
 const PARTS_MAX: usize = 64;
@@ -33,6 +33,8 @@ pub enum SocketError {
     TimedOut,
     /// What this client makes the server hold is more than there is memory for.
     Shed,
+    /// It sent on and on where it has nothing to say.
+    Flooded,
     /// The connection broke.
     Broken(io::Error),
 }
@@ -144,6 +146,32 @@ impl Socket {
             .await?;
             rest = rest.get(written..).unwrap_or_default();
         }
+        Ok(())
+    }
+
+    /// Writes all of `out` and empties it. What the socket does not take at once is charged to
+    /// `budget`, with `besides` more bytes that wait with it.
+    ///
+    /// # Errors
+    /// [`SocketError`]; [`SocketError::Shed`] when there is no memory to wait with.
+    pub async fn write_charged(
+        &mut self,
+        out: &mut Vec<u8>,
+        besides: usize,
+        budget: &Budget,
+        timeout: std::time::Duration,
+    ) -> Result<(), SocketError> {
+        let written = self.write_at_once(out).await?;
+        if written < out.len() {
+            // Now it may be kept for long.
+            out.drain(..written);
+            out.shrink_to_fit();
+            let mut charge = budget.charge();
+            let held = out.capacity().saturating_add(besides);
+            charge.keep(held).map_err(|_| SocketError::Shed)?;
+            self.write_all(out, timeout).await?;
+        }
+        out.clear();
         Ok(())
     }
 

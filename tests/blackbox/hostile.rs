@@ -24,6 +24,7 @@ use crate::common::stream::{OCTETS, Stream, Surface, offset};
 use crate::common::{PATIENCE, eventually};
 
 mod attack;
+mod event_streams;
 mod idle;
 mod soak;
 
@@ -266,6 +267,7 @@ fn stalled_bodies_do_not_starve_small_appends() {
         refused.count() >= 1,
         "nobody was told that there is no room"
     );
+    assert!(metric(&server, "body_budget_refusals_total") >= 1);
     bystander.expect_served();
     // The stalled ones are gone: there is room again.
     eventually("a large append finds room", || {
@@ -313,6 +315,7 @@ fn readers_that_stop_are_dropped() {
     });
     await_metric(&server, "connections", |count| count <= 4);
     assert_eq!(metric(&server, "unsent_bytes"), 0);
+    assert_eq!(metric(&server, "event_stream_drops_total"), 0);
     let grown = rss_bytes(&server).saturating_sub(before);
     assert!(grown < UNSENT_BYTES, "grew by {grown} bytes");
     bystander.expect_served();
@@ -369,6 +372,7 @@ fn requests_without_end_are_refused() {
         bystander.expect_served();
     }
     assert!(metric(&server, "refusals_total") >= 7);
+    assert_eq!(metric(&server, "too_large_total"), 7);
     let grown = rss_bytes(&server).saturating_sub(before);
     assert!(grown < 64 << 20, "grew by {grown} bytes");
     assert_eq!(stream.head().send().next_offset(), offset(0));
@@ -581,6 +585,8 @@ fn greedy_pipelines_leave_others_their_turn() {
         }
         stop.store(true, Ordering::Relaxed);
     });
+    let turns = metric(&server, "turns_total");
+    assert!(turns > 0, "three greedy clients never had their share");
 }
 
 /// Protocol case 11: readers that stop while much is appended cost no more than their budget, are
@@ -620,6 +626,7 @@ fn event_streams_that_nobody_reads_are_dropped() {
     await_metric(&server, "live_readers", |count| count == 0);
     let dropped = metric(&server, "write_timeouts_total") + metric(&server, "shed_total");
     assert!(dropped >= READERS as u64, "{dropped} of {READERS}");
+    assert_eq!(metric(&server, "event_stream_drops_total"), dropped);
     drop(stalled);
     let near_the_end = APPENDS * body.len() - 1000;
     let mut resumed = stream.sse(&offset(near_the_end));
@@ -743,6 +750,47 @@ fn half_closed_clients_are_answered() {
     events.finish_writing();
     while events.read_chunk().is_some() {}
     await_metric(&server, "live_readers", |count| count == 0);
+    assert_eq!(metric(&server, "truncated_total"), 0);
+}
+
+/// A request that its client ends in the middle is none, and is counted; those before it are
+/// answered.
+#[test]
+fn requests_that_end_in_the_middle_are_counted() {
+    let server = Options::new(1).start();
+    let stream = Stream::create(&server, Surface::Base, OCTETS);
+    let append = format!("{}abc", append_head(&stream, "Content-Length: 3\r\n"));
+    for (cut, counted) in [(20, 1), (append.len() - 1, 2)] {
+        let mut connection = Connection::to(&server);
+        connection.write(&append);
+        connection.write(&append[..cut]);
+        connection.finish_writing();
+        connection.read_response("POST").expect(204);
+        connection.expect_closed();
+        assert_eq!(metric(&server, "truncated_total"), counted);
+    }
+    // All of it is there before the first of it is looked at.
+    let tail = stream.head().send().next_offset();
+    let poll = get(&stream, &format!("?offset={tail}&live=long-poll"));
+    let mut connection = Connection::to(&server);
+    connection.write(poll);
+    await_metric(&server, "live_readers", |count| count == 1);
+    let before = metric(&server, "received_bytes_total");
+    let both = format!("{append}{}", &append[..append.len() - 1]);
+    connection.write(&both);
+    connection.finish_writing();
+    await_metric(&server, "received_bytes_total", |bytes| {
+        bytes >= before + both.len() as u64
+    });
+    stream.append(OCTETS, "def");
+    connection
+        .read_response("GET")
+        .expect(200)
+        .expect_body("def");
+    connection.read_response("POST").expect(204);
+    connection.expect_closed();
+    assert_eq!(metric(&server, "truncated_total"), 3);
+    assert_eq!(stream.read_all(), b"abcabcdefabc");
 }
 
 /// The operator's plane is bounded too, and comes back.

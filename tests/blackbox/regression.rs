@@ -10,6 +10,7 @@ use ursula_headers::ErrorCode;
 
 use crate::common::eventually;
 use crate::common::http::{Connection, Request};
+use crate::common::observe::metric;
 use crate::common::server::{Options, Server};
 use crate::common::stream::{OCTETS, Stream, Surface, offset};
 
@@ -367,6 +368,7 @@ fn live_reads_beyond_the_limit_are_503() {
     let refused = stream.get("offset=0&live=long-poll").send();
     let refused = refused.expect_error(503, ErrorCode::LiveReadBackpressure);
     assert!(refused.header("retry-after").is_some(), "{refused}");
+    assert_eq!(metric(&server, "live_read_refusals_total"), 1);
     stream.append(OCTETS, "x");
     for events in &mut readers {
         assert_eq!(events.expect("data").bytes(), b"x");
