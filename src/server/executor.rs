@@ -67,7 +67,13 @@ where
         let executor = builder.make().map_err(|error| failed(shard, error))?;
         // Set once: this is the only thread that does.
         let _ = making.set(pthread_self());
-        executor.run(work())
+        executor.run(async {
+            let outcome = work().await;
+            // What was given to the blocking thread and is waited for no longer ends first, in order:
+            // it panics when there is nobody to tell.
+            glommio::executor().spawn_blocking(|| ()).await;
+            outcome
+        })
     };
     let thread = thread::Builder::new().name(format!("shard-{shard}"));
     let thread = thread.spawn(run).map_err(|error| failed(shard, error))?;
