@@ -332,6 +332,47 @@ fn a_start_that_cannot_be_says_why() {
     }
 }
 
+/// A start that is refused for damage to one shard says so, and nothing of what the other one was at.
+#[test]
+fn a_refused_start_says_only_why() {
+    let server = Options::new(2).start();
+    fill(&server, 10);
+    let options = server.kill();
+    let path = newest_journal_file(options.data_dir());
+    let mut bytes = fs::read(&path).expect("it is there");
+    bytes[20] ^= 1;
+    fs::write(&path, bytes).expect("it can be written");
+    for _ in 0..10 {
+        let Err(log) = options.try_start() else {
+            panic!("a damaged journal is taken for a whole one");
+        };
+        assert!(log.contains("is damaged"), "{log}");
+        assert!(!log.contains("panicked"), "{log}");
+    }
+}
+
+/// A supervisor starts a server again as soon as it is gone: its ports are free then, or soon.
+#[test]
+fn a_start_right_after_a_kill_finds_its_ports() {
+    let mut server = Options::new(2).start();
+    let (address, admin) = (server.address(), server.admin_address());
+    for _ in 0..10 {
+        let stream = Stream::create(&server, Surface::Base, OCTETS);
+        // What the system has to take down takes a while.
+        let connections: Vec<Connection> = (0..50)
+            .map(|_| {
+                let mut events = stream.get("offset=now&live=sse").open();
+                events.read_head();
+                events
+            })
+            .collect();
+        let options = server.kill();
+        let options = options.flag("listen", address).flag("admin-listen", admin);
+        drop(connections);
+        server = options.start();
+    }
+}
+
 /// Protocol case 6 over all shards: many streams, many writers, nothing crosses over.
 #[test]
 fn streams_do_not_mix() {

@@ -13,7 +13,7 @@ use std::{
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::{self, Path, PathBuf},
     process, thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use io_uring::{IoUring, Probe, opcode};
@@ -381,9 +381,13 @@ fn file_system(place: &Path) -> String {
 /// How long a listener on this machine may take to accept.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// How long somebody may listen who is gone: the system takes down the rings, and with them the
+/// sockets, of a process that was killed after it has told of its end.
+const GONE_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// Why `address` cannot be listened on. The server's sockets share a port with each other, so
-/// another server there would go unnoticed: whether anybody listens is asked by connecting. What
-/// is left of closed connections (TIME_WAIT) is no obstacle.
+/// another server there would go unnoticed: whether anybody listens is asked by connecting, until
+/// [`GONE_TIMEOUT`]. What is left of closed connections (TIME_WAIT) is no obstacle.
 fn unbindable(address: SocketAddr) -> Option<io::Error> {
     if address.port() != 0 {
         let mut peer = address;
@@ -393,8 +397,12 @@ fn unbindable(address: SocketAddr) -> Option<io::Error> {
                 IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
             });
         }
-        if TcpStream::connect_timeout(&peer, CONNECT_TIMEOUT).is_ok() {
-            return Some(io::ErrorKind::AddrInUse.into());
+        let asked = Instant::now();
+        while TcpStream::connect_timeout(&peer, CONNECT_TIMEOUT).is_ok() {
+            if asked.elapsed() >= GONE_TIMEOUT {
+                return Some(io::ErrorKind::AddrInUse.into());
+            }
+            thread::sleep(Duration::from_millis(10));
         }
     }
     let bound = || {
