@@ -83,7 +83,7 @@ use crate::{
         checkpoint::{Current, Damage, Identity, find_newest, find_whole, salvage_checkpoint},
         data_dir::{DataDir, Layout},
         disk::GlommioDisk,
-        journal::{self, Options, read_journal},
+        journal::{self, Options, RecoveryReport, read_journal},
         segment::{self, BlockReader, Segment, SegmentGraveyard, SegmentId},
     },
 };
@@ -242,7 +242,12 @@ impl Ground {
         let read = read_journal(&disk, &dir, from, |position, bytes| {
             salvage.apply(position, bytes).map_err(Into::into)
         })
-        .await?;
+        .await;
+        let read = match read {
+            // Only files are left that were made ahead, and took no record yet.
+            Err(StorageError::MissingRecords { oldest: None, .. }) => RecoveryReport::default(),
+            read => read?,
+        };
         found.empty = read.batches == 0;
         if read.next_position < included {
             is_complete = false;

@@ -115,8 +115,8 @@ pub enum StorageError {
         dir: PathBuf,
         /// The position needed.
         needed: u64,
-        /// The oldest position there is.
-        oldest: u64,
+        /// The oldest position there is; `None` if there is none.
+        oldest: Option<u64>,
     },
     /// The journal ends before what the checkpoint contains of it.
     ShortJournal {
@@ -400,13 +400,19 @@ impl fmt::Display for StorageError {
                 dir,
                 needed,
                 oldest,
-            } => write!(
-                f,
-                "the journal in {} begins at record {oldest}, but recovery needs record \
-                 {needed}: its first files are missing; restore them from a copy, or start with \
-                 --repair",
-                dir.display()
-            ),
+            } => {
+                let dir = dir.display();
+                write!(f, "the journal in {dir} ")?;
+                match oldest {
+                    Some(oldest) => write!(f, "begins at record {oldest}")?,
+                    None => write!(f, "holds no record")?,
+                }
+                write!(
+                    f,
+                    ", but recovery needs record {needed}: its first files are missing; restore \
+                     them from a copy, or start with --repair"
+                )
+            }
             Self::ShortJournal { dir, end, included } => write!(
                 f,
                 "the journal in {} ends at record {end}, but the checkpoint beside it contains \

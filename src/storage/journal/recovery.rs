@@ -113,13 +113,13 @@ fn check_start<D: Disk>(
     replay_from: Position,
 ) -> Result<(), StorageError> {
     let oldest = match (end, files.first()) {
-        (Some(end), _) => end.spans.first().map_or(0, |span| span.first_record),
+        (Some(end), _) => Some(end.spans.first().map_or(0, |span| span.first_record)),
         // Only a journal that was never opened to its end has no first batch, and it has
         // only its first file.
-        (None, Some(first)) if first.number() > 1 => u64::MAX,
-        (None, _) => 0,
+        (None, Some(first)) if first.number() > 1 => None,
+        (None, _) => Some(0),
     };
-    if oldest > replay_from.0 {
+    if oldest.is_none_or(|oldest| oldest > replay_from.0) {
         let (dir, needed) = (dir.to_owned(), replay_from.0);
         return Err(StorageError::MissingRecords {
             dir,

@@ -342,7 +342,13 @@ fn released_files_are_gone_and_what_follows_stays() {
     rig.disk.crash(Crash::Power);
     let error = rig.try_open().err();
     assert!(
-        matches!(error, Some(StorageError::MissingRecords { oldest: 29, .. })),
+        matches!(
+            error,
+            Some(StorageError::MissingRecords {
+                oldest: Some(29),
+                ..
+            })
+        ),
         "{error:?}"
     );
     rig.options.replay_from = Position(35);

@@ -205,7 +205,7 @@ fn a_missing_file_is_refused_by_name() {
             StorageError::MissingFile { path } => *path == Rig::path(missing),
             StorageError::MissingRecords {
                 needed: 0, oldest, ..
-            } => missing == 1 && *oldest > 0,
+            } => missing == 1 && *oldest > Some(0),
             _ => false,
         };
         assert!(named, "{missing}: {error}");
