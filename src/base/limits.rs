@@ -55,6 +55,12 @@ pub const CURSOR_INTERVAL_S: u64 = 20;
 pub const CURSOR_EPOCH_S: u64 = 1_728_432_000;
 /// Most header fields a request may carry.
 pub const HEADERS_MAX: usize = 64;
+/// Most bytes of chunk extensions in one request body, in bytes; they are dropped.
+pub const CHUNK_EXTENSION_BYTES_MAX: u32 = 16 * KIB as u32;
+/// Most bytes of trailer fields in one request body, in bytes; they are dropped.
+pub const TRAILER_BYTES_MAX: u32 = 16 * KIB as u32;
+/// Longest rest of a refused body that is read to keep the connection, in bytes.
+pub const SKIP_BYTES_MAX: u64 = 64 * KIB as u64;
 /// Memory for what clients have yet to take (copies of answers, events), in bytes, over all shards
 /// (ours): who does not read while it is full is dropped, and resumes by offset.
 pub const UNSENT_BYTES_MAX: u64 = 256 * MIB as u64;

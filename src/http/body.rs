@@ -16,13 +16,10 @@
 
 use std::ops::Range;
 
+use crate::base::limits::{CHUNK_EXTENSION_BYTES_MAX, TRAILER_BYTES_MAX};
 use crate::http::parse::{Framing, Refusal, is_tchar};
 use crate::http::target::hex_digit;
 
-/// Most bytes of chunk extensions in one body; they are dropped.
-pub const CHUNK_EXTENSION_BYTES_MAX: u32 = 16 << 10;
-/// Most bytes of trailer fields in one body; they are dropped.
-pub const TRAILER_BYTES_MAX: u32 = 16 << 10;
 /// Most hexadecimal digits in a chunk size: a u64 has no more.
 const CHUNK_SIZE_DIGITS_MAX: u8 = 16;
 

@@ -37,7 +37,7 @@ mod splits;
 #[cfg(test)]
 mod tests;
 
-use crate::base::limits::{KIB, Limits};
+use crate::base::limits::{KIB, Limits, SKIP_BYTES_MAX};
 use crate::http::body::{BodyDecoder, BodyError};
 use crate::http::parse::{Head, HeadLimits, HeadParser, Lookup, Method, Refusal};
 
@@ -46,8 +46,6 @@ use input::{INPUT_BYTES_MIN, Input};
 
 /// Size of the input buffer beyond a head, in bytes: what one read of a large body may bring.
 const INPUT_BODY_BYTES: usize = 64 * KIB;
-/// Longest rest of a refused body that is read to keep the connection, in bytes.
-const SKIP_BYTES_MAX: u64 = 64 * KIB as u64;
 
 /// Bounds of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,8 @@
 //!
 //! The first byte of an input says the framing, the second the limit, the rest is the body.
 
-use thalweg::http::body::{BodyDecoder, BodyError, CHUNK_EXTENSION_BYTES_MAX, TRAILER_BYTES_MAX};
+use thalweg::base::limits::{CHUNK_EXTENSION_BYTES_MAX, TRAILER_BYTES_MAX};
+use thalweg::http::body::{BodyDecoder, BodyError};
 use thalweg::http::encode::{chunk, last_chunk};
 use thalweg::http::parse::Framing;
 
