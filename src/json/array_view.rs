@@ -24,12 +24,12 @@ pub const fn array_view_len(stored_len: u64) -> u64 {
 
 /// Index behind the last LF in `bytes`: the end of its last whole message.
 pub fn last_boundary(bytes: &[u8]) -> Option<usize> {
-    memrchr(LF, bytes).map(|at| at + 1)
+    memrchr(LF, bytes).map(|at| at.saturating_add(1))
 }
 
 /// Index behind the first LF in `bytes`: the end of its first message.
 pub fn first_boundary(bytes: &[u8]) -> Option<usize> {
-    memchr(LF, bytes).map(|at| at + 1)
+    memchr(LF, bytes).map(|at| at.saturating_add(1))
 }
 
 /// Turns `stored_len` bytes of stored text, given in pieces, into one array.

@@ -23,11 +23,10 @@
 //! at a time, and `scan` makes those masks with the widest instructions that
 //! the CPU has.
 
-// No arithmetic lint: sums here are of bits and bytes of one block, or count what is in memory,
-// and release builds check for overflow.
 #![cfg_attr(
     not(test),
     deny(
+        clippy::arithmetic_side_effects,
         clippy::expect_used,
         clippy::indexing_slicing,
         clippy::panic,
@@ -46,6 +45,10 @@ mod grammar;
 #[allow(
     unsafe_code,
     reason = "vector registers and spare capacity; each block argues its case"
+)]
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "lanes of registers, offsets within a block, and lengths of slices that are in memory"
 )]
 mod scan;
 

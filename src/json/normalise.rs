@@ -61,7 +61,7 @@ impl Normaliser {
         if let Some(error) = self.failed {
             return Err(error);
         }
-        let missing = BLOCK_BYTES - self.pending_len;
+        let missing = BLOCK_BYTES.saturating_sub(self.pending_len);
         let waited;
         let (first, behind) = match piece.split_at_checked(missing) {
             Some((fill, behind)) if self.pending_len > 0 => {
@@ -98,7 +98,7 @@ impl Normaliser {
         }
         let held = self.pending.get(..self.pending_len).unwrap_or(&[]);
         let last = filled(held);
-        let length = self.scanned + self.pending_len as u64;
+        let length = self.scanned.saturating_add(self.pending_len as u64);
         let end = self.scan([&[], slice::from_ref(&last)], out);
         let messages = conclude(end, length, out);
         self.failed = messages.err();
@@ -108,7 +108,7 @@ impl Normaliser {
     /// Keeps `bytes` for later. They are fewer than the block in waiting lacks, or just as many.
     #[inline]
     fn hold(&mut self, bytes: &[u8]) {
-        let end = self.pending_len + bytes.len();
+        let end = self.pending_len.saturating_add(bytes.len());
         if let Some(free) = self.pending.get_mut(self.pending_len..end) {
             free.copy_from_slice(bytes);
             self.pending_len = end;
@@ -128,7 +128,7 @@ impl Normaliser {
             error
         })?;
         let [first, second] = parts.map(|part| part.as_flattened().len() as u64);
-        self.scanned += first + second;
+        self.scanned = self.scanned.saturating_add(first).saturating_add(second);
         Ok(end)
     }
 }
@@ -193,11 +193,11 @@ fn conclude(end: Result<End, JsonError>, length: u64, out: &mut Vec<u8>) -> Resu
 fn placed(stop: Stop, base: u64) -> JsonError {
     match stop {
         Stop::Syntax(at, what) => JsonError::Syntax {
-            at: base + at as u64,
+            at: base.saturating_add(at as u64),
             what,
         },
         Stop::Depth(at) => JsonError::Depth {
-            at: base + at as u64,
+            at: base.saturating_add(at as u64),
         },
         Stop::Utf8(at) => JsonError::Utf8 {
             at: base.saturating_add_signed(at as i64),

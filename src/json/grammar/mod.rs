@@ -295,6 +295,10 @@ impl Flood {
 /// In 128 bits, which become an add and an add with carry. Written with `overflowing_add`, two such
 /// sums in a row get vectorised, which takes five times as long.
 #[inline(always)]
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "two numbers of 64 bits in 128"
+)]
 const fn add(a: u64, b: u64) -> (u64, u64) {
     let sum = a as u128 + b as u128;
     (sum as u64, (sum >> 64) as u64)

@@ -153,7 +153,7 @@ impl Edges {
         if depth == 1 && self.array {
             self.top &= !from(bit);
         }
-        if depth >= INNER.end + u32::from(self.array) {
+        if depth >= INNER.end.saturating_add(u32::from(self.array)) {
             self.too_deep = bit;
             return false;
         }

@@ -89,7 +89,11 @@ impl Scalars {
     /// The bytes of the literals that start at `starts` or go on from the last block, and those
     /// that differ from what they should be.
     #[inline(always)]
-    #[expect(clippy::indexing_slicing, reason = "two bits, four literals")]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "two bits, four literals; `here` is at most `length`, of at most 5; `starts` is not 0"
+    )]
     fn literals(&mut self, block: &[u8; BLOCK_BYTES], mut starts: u64) -> (u64, u64) {
         let (mut span, mut faults) = (0, 0);
         if self.literal_rest.1 != 0 {
@@ -216,12 +220,14 @@ impl Run {
 
 /// The lowest `count` bits, of at most 63.
 #[inline(always)]
+#[expect(clippy::arithmetic_side_effects, reason = "a bit is set")]
 const fn low_bits(count: u32) -> u64 {
     1_u64.wrapping_shl(count) - 1
 }
 
 /// The first of the lowest `length` bytes in which the two words differ, as a bit per byte.
 #[inline(always)]
+#[expect(clippy::arithmetic_side_effects, reason = "`length` is at most 8")]
 const fn difference(found: u64, expected: u64, length: u32) -> u64 {
     let differing = (found ^ expected) & low_bits(8 * length);
     if differing == 0 {
@@ -234,8 +240,9 @@ const fn difference(found: u64, expected: u64, length: u32) -> u64 {
 /// The eight bytes at `at`, the first lowest; zeros behind the block.
 #[inline(always)]
 #[expect(
+    clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
-    reason = "`start` is at most eight bytes before the end"
+    reason = "`start` is at most `at`, and at least eight bytes before the end"
 )]
 fn word_at(block: &[u8; BLOCK_BYTES], at: u32) -> u64 {
     let start = at.min(BLOCK_BYTES as u32 - 8);
