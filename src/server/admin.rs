@@ -16,6 +16,7 @@ use std::{
     task::Poll,
 };
 
+use futures_lite::future;
 use glommio::{net::TcpListener, timer::Timer};
 
 use self::{answer::Answer, request::AdminRequest};
@@ -100,6 +101,8 @@ async fn converse(
         let next = connection.finish();
         socket.write_all(&out, limits.write_timeout).await?;
         out.clear();
+        // Who asks and reads without end must not keep the core to itself.
+        future::yield_now().await;
         match next {
             Next::Head if held.holding.is_some() => socket.seat.set_timeout(HOLD_TIMEOUT),
             Next::Head => socket.seat.set_timeout(limits.idle_timeout),
@@ -110,6 +113,7 @@ async fn converse(
                 while connection.drain() == DrainEvent::NeedInput {
                     let count = socket.read(connection.space()).await?;
                     connection.received(count);
+                    future::yield_now().await;
                 }
                 return Ok(());
             }

@@ -11,7 +11,7 @@
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -791,6 +791,53 @@ fn requests_that_end_in_the_middle_are_counted() {
     connection.expect_closed();
     assert_eq!(metric(&server, "truncated_total"), 3);
     assert_eq!(stream.read_all(), b"abcabcdefabc");
+}
+
+/// Ends its connections when it goes, also when a test fails.
+struct HangUp(Vec<TcpStream>);
+
+impl Drop for HangUp {
+    fn drop(&mut self) {
+        for socket in &self.0 {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// Whoever asks on and on on the operator's plane does not keep the core from its clients: between
+/// two of their answers it gets some, not all that it asks for.
+#[test]
+fn greedy_operators_leave_clients_their_turn() {
+    const ANSWERS: usize = 20;
+    let server = Options::new(1).start();
+    let mut bystander = Bystander::new(&server);
+    let requests = "GET /__ursula/live HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(500);
+    let taken_bytes = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        let mut hang_up = HangUp(Vec::new());
+        for _ in 0..3 {
+            let mut writer = TcpStream::connect(server.admin_address()).expect("it listens");
+            let mut reader = writer.try_clone().expect("a socket can be shared");
+            let end = writer.try_clone().expect("a socket can be shared");
+            hang_up.0.push(end);
+            let (requests, taken_bytes) = (requests.as_bytes(), &taken_bytes);
+            scope.spawn(move || while writer.write_all(requests).is_ok() {});
+            scope.spawn(move || {
+                while let Ok(count @ 1..) = reader.read(&mut [0; 65536]) {
+                    taken_bytes.fetch_add(count, Ordering::Relaxed);
+                }
+            });
+        }
+        thread::sleep(Duration::from_millis(200));
+        let before = taken_bytes.load(Ordering::Relaxed);
+        for _ in 0..ANSWERS {
+            bystander.expect_answer();
+        }
+        let taken = taken_bytes.load(Ordering::Relaxed) - before;
+        // An answer has some hundred bytes; a core that is kept gives 10,000 times as many.
+        let most = ANSWERS * 2_000_000;
+        assert!(taken < most, "{taken} bytes between {ANSWERS} answers");
+    });
 }
 
 /// The operator's plane is bounded too, and comes back.
