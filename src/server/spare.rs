@@ -4,14 +4,17 @@
 //! small; the next that has something to do takes what the last has left, which
 //! is in the cache still. At most [`PARTS_MAX`] are kept, each of a usual size.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use crate::{base::limits::KIB, http::connection::Buffers, server::latency::Timed};
 
 /// Sets of buffers kept per core: about 1.5 MiB.
 const PARTS_MAX: usize = 256;
-/// Larger buffers of answers than this are not kept, in bytes.
-const OUT_BYTES_MAX: usize = 4 * KIB;
+/// Larger buffers of answers than this are not kept, in bytes. Sixteen answers fit: a connection
+/// that pipelines does not grow another buffer for each lot of them.
+const OUT_BYTES_MAX: usize = 16 * KIB;
+/// Bytes of buffers of answers kept in all.
+const OUT_BYTES_KEPT_MAX: usize = PARTS_MAX * 4 * KIB;
 /// Longer lists of watches than this are not kept.
 const WATCHES_MAX: usize = 64;
 
@@ -28,22 +31,31 @@ pub struct Parts {
 
 /// A core's buffers of which no connection has need.
 #[derive(Debug, Default)]
-pub struct Spare(RefCell<Vec<Parts>>);
+pub struct Spare {
+    kept: RefCell<Vec<Parts>>,
+    /// Bytes of their buffers of answers.
+    out_bytes: Cell<usize>,
+}
 
 impl Spare {
     /// A set, empty, if there is one.
     #[must_use]
     pub fn take(&self) -> Option<Parts> {
-        self.0.borrow_mut().pop()
+        let parts = self.kept.borrow_mut().pop()?;
+        let out_bytes = self.out_bytes.get().saturating_sub(parts.out.capacity());
+        self.out_bytes.set(out_bytes);
+        Some(parts)
     }
 
     /// Keeps `parts` for others, or drops them.
     pub fn put(&self, mut parts: Parts) {
-        let mut kept = self.0.borrow_mut();
+        let mut kept = self.kept.borrow_mut();
+        let out_bytes = self.out_bytes.get().saturating_add(parts.out.capacity());
         let is_usual = parts.buffers.is_some()
             && parts.out.capacity() <= OUT_BYTES_MAX
             && parts.unwritten.capacity() <= WATCHES_MAX;
-        if is_usual && kept.len() < PARTS_MAX {
+        if is_usual && kept.len() < PARTS_MAX && out_bytes <= OUT_BYTES_KEPT_MAX {
+            self.out_bytes.set(out_bytes);
             parts.out.clear();
             parts.unwritten.clear();
             kept.push(parts);
@@ -99,7 +111,16 @@ mod tests {
         for _ in 0..=PARTS_MAX {
             spare.put(used());
         }
-        let kept = std::iter::from_fn(|| spare.take()).count();
-        assert_eq!(kept, PARTS_MAX);
+        let kept = || std::iter::from_fn(|| spare.take()).count();
+        assert_eq!(kept(), PARTS_MAX);
+        for _ in 0..PARTS_MAX {
+            spare.put(Parts {
+                out: Vec::with_capacity(OUT_BYTES_MAX),
+                ..used()
+            });
+        }
+        assert_eq!(kept(), OUT_BYTES_KEPT_MAX / OUT_BYTES_MAX);
+        spare.put(used());
+        assert_eq!(kept(), 1);
     }
 }
