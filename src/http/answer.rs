@@ -24,14 +24,49 @@ use crate::{
 /// may read them (base protocol 12.7; decisions, Live reads, lifetimes, browsers).
 const COMMON: &[u8] = b"X-Content-Type-Options: nosniff\r\n\
 Cross-Origin-Resource-Policy: cross-origin\r\n";
+/// The field of every answer when any origin may read it.
+const ANY_ORIGIN: &[u8] = b"Access-Control-Allow-Origin: *\r\n";
 
 /// What the answers of one core share.
 #[derive(Clone, Debug)]
 pub struct Shared {
-    /// The `Date` field's value, renewed every second.
-    pub date: [u8; DATE_BYTES],
+    /// The fields that are the same in every answer of this second, rendered.
+    lines: Vec<u8>,
+    date: [u8; DATE_BYTES],
     /// Who may read answers.
-    pub origins: AllowedOrigins,
+    origins: AllowedOrigins,
+}
+
+impl Shared {
+    /// For answers at `date`, which those of `origins` may read.
+    #[must_use]
+    pub fn new(origins: AllowedOrigins, date: &[u8; DATE_BYTES]) -> Self {
+        let mut shared = Self {
+            lines: Vec::new(),
+            date: *date,
+            origins,
+        };
+        shared.set_date(date);
+        shared
+    }
+
+    /// The value of `Date`.
+    #[must_use]
+    pub fn date(&self) -> &[u8; DATE_BYTES] {
+        &self.date
+    }
+
+    /// Sets the value of `Date`: once a second.
+    pub fn set_date(&mut self, date: &[u8; DATE_BYTES]) {
+        self.date = *date;
+        self.lines.clear();
+        for part in [b"Date: ", &date[..], b"\r\n", COMMON] {
+            self.lines.extend_from_slice(part);
+        }
+        if self.origins == AllowedOrigins::Any {
+            self.lines.extend_from_slice(ANY_ORIGIN);
+        }
+    }
 }
 
 /// What an answer must know of its request once that is gone.
@@ -67,9 +102,11 @@ impl Envelope {
         status: u16,
     ) -> ResponseHead<'o> {
         let mut head = ResponseHead::new(out, status);
-        head.date(&shared.date).lines(COMMON);
+        head.lines(&shared.lines);
         if let Some(allowed) = shared.origins.allow(self.origin.as_deref()) {
-            head.header("Access-Control-Allow-Origin", allowed);
+            if shared.origins != AllowedOrigins::Any {
+                head.header("Access-Control-Allow-Origin", allowed);
+            }
             if self.origin.is_some() {
                 head.header("Access-Control-Expose-Headers", cors::EXPOSE_HEADERS);
             }

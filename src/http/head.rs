@@ -10,13 +10,26 @@ use crate::{
     shard::request::StreamHead,
 };
 
-/// The request limits that HEAD names.
-#[derive(Clone, Copy, Debug)]
+/// The end of every answer to HEAD, rendered: the request limits that it names, and the rest that
+/// no stream changes.
+#[derive(Clone, Debug)]
 pub struct NamedLimits {
-    /// `Ursula-Max-Request-Bytes`.
-    pub request_bytes_max: u64,
-    /// `Ursula-Max-Snapshot-Bytes`.
-    pub snapshot_bytes_max: u64,
+    lines: Vec<u8>,
+}
+
+impl NamedLimits {
+    /// For `Ursula-Max-Request-Bytes` and `Ursula-Max-Snapshot-Bytes`.
+    #[must_use]
+    pub fn new(request_bytes_max: u64, snapshot_bytes_max: u64) -> Self {
+        let lines = format!(
+            "Ursula-Max-Request-Bytes: {request_bytes_max}\r\n\
+             Ursula-Max-Snapshot-Bytes: {snapshot_bytes_max}\r\n\
+             Cache-Control: {NO_STORE}\r\n"
+        );
+        Self {
+            lines: lines.into_bytes(),
+        }
+    }
 }
 
 /// Writes the answer to HEAD.
@@ -24,7 +37,7 @@ pub fn answer(
     envelope: &Envelope,
     shared: &Shared,
     stream: &StreamHead,
-    limits: NamedLimits,
+    limits: &NamedLimits,
     out: &mut Vec<u8>,
 ) {
     let mut head = envelope.begin(shared, out, 200);
@@ -33,7 +46,7 @@ pub fn answer(
     head.offset("Stream-Next-Offset", stream.extent.tail);
     head.offset("Stream-Retained-Offset", stream.extent.retained);
     // The offset that HEAD names is the tail of this moment.
-    head.header("Stream-Up-To-Date", b"true");
+    head.lines(b"Stream-Up-To-Date: true\r\n");
     if let Some(snapshot) = &stream.snapshot {
         snapshot.headers(&mut |name, value| {
             head.header(name, value);
@@ -43,9 +56,7 @@ pub fn answer(
     if stream.extent.closed {
         head.header("Stream-Closed", b"true");
     }
-    head.header_u64("Ursula-Max-Request-Bytes", limits.request_bytes_max);
-    head.header_u64("Ursula-Max-Snapshot-Bytes", limits.snapshot_bytes_max);
-    head.header("Cache-Control", NO_STORE.as_bytes());
+    head.lines(&limits.lines);
     head.finish_no_body();
 }
 

@@ -109,28 +109,28 @@ impl Operation {
     ///
     /// # Errors
     /// The refusals of its header fields and query.
-    pub fn new(routed: &Routed<'_>, headers: &Headers<'_>) -> Result<Self, Refusal> {
-        let target = |key: &StreamKey| {
+    pub fn new(routed: Routed<'_>, headers: &Headers<'_>) -> Result<Self, Refusal> {
+        let target = |key: StreamKey| {
             Ok(Target {
-                key: key.clone(),
+                key,
                 precondition: headers.incarnation()?,
             })
         };
-        Ok(match &routed.route {
+        Ok(match routed.route {
             Route::Preflight => Self::Preflight,
             Route::PutBucket => Self::PutBucket,
             Route::Stream(key, surface, method) => match method {
                 StreamMethod::Create => Self::Create {
-                    request: create::request(key.clone(), headers)?,
+                    request: create::request(key, headers)?,
                     host: headers.host().map(|host| host.as_ref().into()),
                     path: routed.path.into(),
                 },
-                StreamMethod::Append => Self::Append(append::request(key.clone(), headers)?),
+                StreamMethod::Append => Self::Append(append::request(key, headers)?),
                 StreamMethod::Delete => Self::Delete(target(key)?),
                 StreamMethod::Head => Self::Head(target(key)?),
                 StreamMethod::Read => Self::Read(ReadOperation {
                     target: target(key)?,
-                    surface: *surface,
+                    surface,
                     query: ReadQuery::parse(routed.query)?,
                     if_none_match: headers.single(Field::IfNoneMatch).map(Into::into),
                 }),
@@ -141,12 +141,12 @@ impl Operation {
                 match snapshot::commit_headers(headers)? {
                     None => Self::Publish {
                         target,
-                        offset: *offset,
+                        offset,
                         content_type,
                     },
                     Some((count, digest)) => Self::Commit {
                         target,
-                        offset: *offset,
+                        offset,
                         content_type,
                         digest,
                         count: count.into(),
@@ -157,20 +157,20 @@ impl Operation {
                 let if_range = headers.has(Field::IfRange);
                 let range = headers.single(Field::Range).filter(|_| !if_range);
                 Self::ReadSnapshot {
-                    key: key.clone(),
+                    key,
                     precondition: headers.incarnation()?,
-                    offset: *offset,
+                    offset,
                     range: range.map(Into::into),
                     if_none_match: headers.single(Field::IfNoneMatch).map(Into::into),
                 }
             }
             Route::StagePart(key) => Self::StagePart(target(key)?),
             Route::DiscardParts(key) => Self::DiscardParts(target(key)?),
-            Route::Retention(key, offset) => Self::Retain(target(key)?, *offset),
+            Route::Retention(key, offset) => Self::Retain(target(key)?, offset),
             Route::Bootstrap(key) => {
                 check_bootstrap(routed.query)?;
                 Self::Bootstrap(BootstrapRequest {
-                    key: key.clone(),
+                    key,
                     precondition: headers.incarnation()?,
                 })
             }

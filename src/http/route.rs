@@ -99,6 +99,9 @@ pub fn route(method: Method, raw_target: &[u8]) -> Result<Routed<'_>, Refusal> {
     if method == Method::Other {
         return Err(Refusal::MethodUnknown);
     }
+    if let Some((key, surface)) = plain_stream(path) {
+        return Ok(routed(Route::Stream(key, surface, stream_method(method)?)));
+    }
     let segments: Vec<Cow<'_, str>> = segments(path)
         .collect::<Result<_, _>>()
         .map_err(target_refusal)?;
@@ -131,6 +134,15 @@ pub fn route(method: Method, raw_target: &[u8]) -> Result<Routed<'_>, Refusal> {
         [] => return Err(Refusal::NotFound),
     };
     Ok(routed(route))
+}
+
+/// The stream of a path as most are, by the quickest way; the others go through the rules.
+fn plain_stream(path: &[u8]) -> Option<(StreamKey, Surface)> {
+    let (surface, name) = match path.strip_prefix(b"/v1/stream/") {
+        Some(name) => (Surface::Base, name),
+        None => (Surface::Bucket, path.strip_prefix(b"/")?),
+    };
+    Some((StreamKey::plain(surface, name)?, surface))
 }
 
 fn subresource(

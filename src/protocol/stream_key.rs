@@ -36,31 +36,43 @@ impl StreamKey {
     /// [`Refusal::InvalidBucketId`] or [`Refusal::InvalidStreamId`], naming the rule of
     /// extensions 1.1 that is broken.
     pub fn bucket_surface(bucket: &str, stream: &str) -> Result<Self, Refusal> {
-        check_bucket(bucket)?;
-        let invalid = |what: &str| Err(Refusal::InvalidStreamId(what.into()));
-        match stream {
-            "" => return invalid("stream_id must not be empty"),
-            "." => return invalid("stream_id must not be '.'"),
-            "streams" => return invalid("stream_id 'streams' is reserved"),
-            _ => {}
-        }
-        if stream.starts_with('$') {
-            return invalid("stream_id must not start with '$'");
-        }
-        if stream.len() > STREAM_ID_BYTES_MAX {
-            return Err(Refusal::InvalidStreamId(format!(
-                "stream_id must not exceed {STREAM_ID_BYTES_MAX} bytes, got {} bytes",
-                stream.len()
-            )));
-        }
-        let len = bucket.len().saturating_add(1).saturating_add(stream.len());
-        if len > STREAM_ID_BYTES_MAX {
-            return Err(Refusal::InvalidStreamId(format!(
-                "bucket/stream must not exceed {STREAM_ID_BYTES_MAX} bytes, got {len} bytes"
-            )));
-        }
+        check_stream_id(bucket, stream)?;
         check_segment(stream)?;
         Ok(Self([bucket, "/", stream].concat().into()))
+    }
+
+    /// The key of a path on `surface` as it was sent, without what comes before the first segment,
+    /// if it is one as most are: nothing to decode, nothing to refuse. `None` says nothing about
+    /// the others, which go through [`Self::bucket_surface`] and [`Self::base_surface`].
+    #[must_use]
+    pub fn plain(surface: Surface, path: &[u8]) -> Option<Self> {
+        // As if a '/' came before it and behind it.
+        let mut before = b'/';
+        for &byte in path {
+            let is_plain = match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => true,
+                b'/' => before != b'/',
+                // Neither a segment '.' nor '..' in one.
+                b'.' => before != b'/' && before != b'.',
+                _ => false,
+            };
+            if !is_plain {
+                return None;
+            }
+            before = byte;
+        }
+        if before == b'/' {
+            return None;
+        }
+        let text = str::from_utf8(path).ok()?;
+        let is_legal = match surface {
+            Surface::Base => !text.starts_with(RESERVED_SEGMENT) && text.len() <= KEY_BYTES_MAX,
+            Surface::Bucket => {
+                let (bucket, stream) = text.split_once('/')?;
+                !stream.contains('/') && check_stream_id(bucket, stream).is_ok()
+            }
+        };
+        is_legal.then(|| Self(text.into()))
     }
 
     /// The key of `/v1/stream/{path}`, from the path's decoded segments.
@@ -149,6 +161,34 @@ pub fn check_bucket(bucket: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Checks the rules of extensions 1.1 for a stream's two names, but for what no segment may hold.
+fn check_stream_id(bucket: &str, stream: &str) -> Result<(), Refusal> {
+    check_bucket(bucket)?;
+    let invalid = |what: &str| Err(Refusal::InvalidStreamId(what.into()));
+    match stream {
+        "" => return invalid("stream_id must not be empty"),
+        "." => return invalid("stream_id must not be '.'"),
+        "streams" => return invalid("stream_id 'streams' is reserved"),
+        _ => {}
+    }
+    if stream.starts_with('$') {
+        return invalid("stream_id must not start with '$'");
+    }
+    if stream.len() > STREAM_ID_BYTES_MAX {
+        return Err(Refusal::InvalidStreamId(format!(
+            "stream_id must not exceed {STREAM_ID_BYTES_MAX} bytes, got {} bytes",
+            stream.len()
+        )));
+    }
+    let len = bucket.len().saturating_add(1).saturating_add(stream.len());
+    if len > STREAM_ID_BYTES_MAX {
+        return Err(Refusal::InvalidStreamId(format!(
+            "bucket/stream must not exceed {STREAM_ID_BYTES_MAX} bytes, got {len} bytes"
+        )));
+    }
+    Ok(())
+}
+
 fn check_segment(segment: &str) -> Result<(), Refusal> {
     if segment.contains(['/', '\0']) || segment.contains("..") {
         return Err(Refusal::InvalidStreamId(
@@ -207,6 +247,47 @@ mod tests {
             assert!(StreamKey::bucket_surface("demo", good).is_ok(), "{good:?}");
         }
         assert!(StreamKey::bucket_surface("demo", &"a".repeat(118)).is_err());
+    }
+
+    /// What `plain` takes is what the rules make of the same path; what they refuse, and whatever
+    /// would have to be decoded, it leaves to them.
+    #[test]
+    fn plain_paths_are_the_same_keys() {
+        let parts = [
+            "demo", "v1", "a", "a.b", ".", "..", "", "streams", "__ds", "__dsx", "$x", "é", "%41",
+            "DEMO", "-_9", "a..b", ".a", "a.", "a b", "a+b",
+        ];
+        let long = ["a".repeat(119), "a".repeat(KEY_BYTES_MAX)];
+        let parts: Vec<&str> = parts
+            .into_iter()
+            .chain(long.iter().map(String::as_str))
+            .collect();
+        let mut plain_keys = 0;
+        for first in &parts {
+            for second in &parts {
+                let path = [*first, *second].join("/");
+                let by_rules = [
+                    (Surface::Bucket, StreamKey::bucket_surface(first, second)),
+                    (
+                        Surface::Base,
+                        StreamKey::base_surface([*first, *second].into_iter()),
+                    ),
+                ];
+                for (surface, key) in by_rules {
+                    if let Some(plain) = StreamKey::plain(surface, path.as_bytes()) {
+                        assert_eq!(key, Ok(plain), "{path}");
+                        plain_keys += 1;
+                    }
+                }
+            }
+        }
+        assert!(plain_keys > 50, "{plain_keys}");
+        let plain = |path: &str| StreamKey::plain(Surface::Bucket, path.as_bytes());
+        assert_eq!(plain("demo"), None);
+        assert_eq!(plain("demo/a/b"), None);
+        assert_eq!(StreamKey::plain(Surface::Base, b"a%2Fb"), None);
+        let deep = StreamKey::base_surface(["a", "b", "c"].into_iter());
+        assert_eq!(StreamKey::plain(Surface::Base, b"a/b/c"), deep.ok());
     }
 
     #[test]

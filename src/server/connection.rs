@@ -22,7 +22,7 @@ use crate::{
         connection::{
             BodyEvent, Connection, ConnectionLimits, Continue, DrainEvent, HeadEvent, Next, Phase,
         },
-        encode,
+        encode, head,
         headers::Headers,
         operation::Operation,
         parse,
@@ -41,7 +41,7 @@ use crate::{
         spare::Parts,
         stored::ReadAhead,
     },
-    shard::request::{Reply, Request},
+    shard::request::{Reply, Request, Target},
     storage::blob::BlobFile,
 };
 
@@ -271,7 +271,7 @@ impl Client {
             let headers = Headers::collect(self.connection.headers());
             let envelope = Envelope::new(method, version_minor, &headers);
             let routed = route(method, self.connection.target());
-            let operation = routed.and_then(|routed| Operation::new(&routed, &headers));
+            let operation = routed.and_then(|routed| Operation::new(routed, &headers));
             (envelope, operation)
         };
         let target = self.connection.target();
@@ -344,6 +344,10 @@ impl Client {
                 self.settle().await;
                 return Box::pin(self.read(operation, envelope)).await;
             }
+            (Ok(Operation::Head(target)), Ok(_)) => {
+                self.settle().await;
+                self.head(target, &envelope).await?;
+            }
             (Ok(operation), Ok(body)) => {
                 self.settle().await;
                 // Boxed, as what follows below: a connection that asks for nothing is as small as
@@ -360,6 +364,30 @@ impl Client {
             }
         }
         self.finish().await
+    }
+
+    /// A HEAD of a stream, in place: it is asked often, and seldom waits.
+    async fn head(&mut self, target: Target, envelope: &Envelope) -> Result<(), SocketError> {
+        let core = &self.core;
+        let owner = core.placement.owner(&target.key);
+        let call = || core.call_shard(owner, Request::Head(target));
+        let asked = core.latency.within(&mut self.watch, call);
+        match core.latency.scope(&mut self.watch, asked).await {
+            Ok(Reply::Head(stream)) => {
+                let shared = core.shared.borrow();
+                head::answer(
+                    envelope,
+                    &shared,
+                    &stream,
+                    &core.named_limits,
+                    &mut self.out,
+                );
+            }
+            Ok(_) => return self.answer(Err(Refusal::Internal), envelope).await,
+            Err(refusal) => return self.answer(Err(refusal), envelope).await,
+        }
+        self.begin_answer();
+        self.end_answer().await
     }
 
     /// A GET of a stream, which may stay open.
@@ -571,8 +599,7 @@ impl Client {
             true => None,
             false => Some(ReadAhead::charged(&self.core, &blocks).map_err(|_| SocketError::Shed)?),
         };
-        let head = self.out.get(self.answer_at..).unwrap_or_default();
-        self.watch.answered(head);
+        self.begin_answer();
         loop {
             match body.next(&mut self.out) {
                 Piece::Done => break,
@@ -603,6 +630,17 @@ impl Client {
                 }
             }
         }
+        self.end_answer().await
+    }
+
+    /// The head of the answer to the request in hand is in `out`.
+    fn begin_answer(&mut self) {
+        let head = self.out.get(self.answer_at..).unwrap_or_default();
+        self.watch.answered(head);
+    }
+
+    /// All of the answer to the request in hand is in `out`, or with the socket.
+    async fn end_answer(&mut self) -> Result<(), SocketError> {
         let watch = std::mem::take(&mut self.watch);
         self.arrival = watch.next_arrival();
         if watch.is_some() {

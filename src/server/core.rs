@@ -59,6 +59,8 @@ pub struct Core {
     pub limits: Limits,
     /// What its answers share.
     pub shared: RefCell<Shared>,
+    /// The limits that HEAD names.
+    pub named_limits: NamedLimits,
     /// Randomness for cursors, part ids and boundaries.
     pub rng: RefCell<Rng>,
     /// The time.
@@ -140,15 +142,6 @@ impl Core {
             return Err(Refusal::LiveReadLimit);
         }
         Ok(())
-    }
-
-    /// The limits that HEAD names.
-    #[must_use]
-    pub fn named_limits(&self) -> NamedLimits {
-        NamedLimits {
-            request_bytes_max: self.limits.request_bytes_max,
-            snapshot_bytes_max: self.limits.snapshot_bytes_max,
-        }
     }
 
     /// The cursor of a live answer.

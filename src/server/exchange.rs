@@ -33,7 +33,8 @@ use crate::{
     },
 };
 
-/// Carries out an operation that neither tails nor appends, and writes its answer's head.
+/// Carries out an operation that neither tails nor is a HEAD of a stream, and writes its answer's
+/// head.
 ///
 /// # Errors
 /// The refusal to answer with; nothing was written.
@@ -71,14 +72,6 @@ pub async fn perform(
             core.call(&key, Request::Delete(target)).await?;
             // There is no stream any more whose token could be named.
             head::done(envelope, &core.shared.borrow(), None, out);
-        }
-        Operation::Head(target) => {
-            let key = target.key.clone();
-            let Reply::Head(stream) = core.call(&key, Request::Head(target)).await? else {
-                return Err(Refusal::Internal);
-            };
-            let limits = core.named_limits();
-            head::answer(envelope, &core.shared.borrow(), &stream, limits, out);
         }
         Operation::Publish {
             target,
@@ -186,7 +179,7 @@ pub async fn perform(
                 out,
             ));
         }
-        Operation::Read(_) => return Err(Refusal::Internal),
+        Operation::Read(_) | Operation::Head(_) => return Err(Refusal::Internal),
     }
     Ok(Body::None)
 }

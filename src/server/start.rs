@@ -24,7 +24,7 @@ use crate::{
         rng::Rng,
         time::{Clock, SystemClock},
     },
-    http::{answer::Shared, cors::AllowedOrigins, encode},
+    http::{answer::Shared, cors::AllowedOrigins, encode, head::NamedLimits},
     protocol::{
         error::Refusal,
         fork::ForkOrigin,
@@ -320,10 +320,11 @@ fn build(
         releases,
         hold: process.hold.clone(),
         placement,
-        shared: RefCell::new(Shared {
-            date,
-            origins: AllowedOrigins::new(&process.config.cors_allow_origins),
-        }),
+        shared: RefCell::new(Shared::new(
+            AllowedOrigins::new(&process.config.cors_allow_origins),
+            &date,
+        )),
+        named_limits: NamedLimits::new(limits.request_bytes_max, limits.snapshot_bytes_max),
         rng: RefCell::new(Rng::from_os().unwrap_or_else(|_| Rng::from_seed(clock.now_ms()))),
         read_turns: Rc::new(ReadTurns::new(process.journal_use.clone(), clock.clone())),
         clock,

@@ -292,7 +292,8 @@ fn spawn_timers(
                 core.hub.forget_events();
             }
             let now_ms = core.clock.now_ms();
-            core.shared.borrow_mut().date = encode::format_date(now_ms / 1000);
+            let date = encode::format_date(now_ms / 1000);
+            core.shared.borrow_mut().set_date(&date);
             while core.shard.sweep_expired() {
                 future::yield_now().await;
             }

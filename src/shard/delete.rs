@@ -46,7 +46,9 @@ impl Shard {
                 extent: stream.extent(),
                 content_type: stream.staged.content_type.clone(),
                 lifetime: stream.staged.lifetime,
-                snapshot: stream.snapshot().map(|snapshot| snapshot.meta.clone()),
+                snapshot: stream
+                    .snapshot()
+                    .map(|snapshot| Box::new(snapshot.meta.clone())),
             })
         }))
     }

@@ -21,14 +21,17 @@ use std::{
 
 use crate::{
     base::{limits::Limits, time::Clock},
-    protocol::{error::Refusal, fork::ForkOrigin, incarnation::Incarnation, stream_key::StreamKey},
+    protocol::{
+        error::Refusal, expiry::Lifetime, fork::ForkOrigin, incarnation::Incarnation,
+        stream_key::StreamKey,
+    },
     shard::{
         keeper::KeeperBell,
         live::{Watch, Watched},
         lookup::{Cache, Lack},
         record::Record,
         request::{BatchNumber, Cold, Reply, Request, Staged, Warm},
-        stream::Blob,
+        stream::{Blob, Stream},
         tables::{Effect, Tables},
     },
     storage::journal::{BatchTimes, Health, Stage, StageError},
@@ -105,7 +108,7 @@ impl Shard {
             Request::Create(request) => self.create(request),
             Request::Append(request) => self.append(&request).map(Reply::Appended),
             Request::Delete(target) => self.delete(&target).map(Reply::Done),
-            Request::Head(target) => self.head(&target).map(|head| Reply::Head(Box::new(head))),
+            Request::Head(target) => self.head(&target).map(Reply::Head),
             Request::Leave { incarnation, core } => {
                 self.leave(incarnation, core);
                 Staged::now(Ok(Reply::Done(incarnation)))
@@ -380,10 +383,9 @@ impl Shard {
     /// The stream that a write to `key` meets, on staged state. A stream whose life is over is
     /// deleted here and now.
     pub(super) fn find_staged(&self, key: &StreamKey) -> Result<Found, Refusal> {
-        let now_ms = self.now_ms();
         let slot = {
             let tables = self.tables.borrow();
-            if tables.fenced.contains(key.bucket()) {
+            if tables.is_fenced(key) {
                 return Err(Refusal::BucketErased);
             }
             let Some(slot) = tables.slot_of_key(key) else {
@@ -395,7 +397,7 @@ impl Shard {
             if stream.deleted {
                 return Ok(Found::Missing(stream.changed_in));
             }
-            if stream.staged.soft_deleted || !stream.is_over(now_ms) {
+            if stream.staged.soft_deleted || !self.is_over(stream) {
                 return Ok(Found::Slot(slot));
             }
             slot
@@ -414,10 +416,9 @@ impl Shard {
     /// # Errors
     /// [`Refusal::BucketErased`], [`Refusal::StreamNotFound`], [`Refusal::SoftDeleted`].
     pub(super) fn find_visible(&self, key: &StreamKey) -> Result<usize, Refusal> {
-        let now_ms = self.now_ms();
         let over = {
             let tables = self.tables.borrow();
-            if tables.fenced.contains(key.bucket()) {
+            if tables.is_fenced(key) {
                 return Err(Refusal::BucketErased);
             }
             let mut slot = tables.slot_of_key(key).ok_or(Refusal::StreamNotFound)?;
@@ -427,7 +428,7 @@ impl Shard {
                     if stream.visible.soft_deleted {
                         return Err(Refusal::SoftDeleted);
                     }
-                    if !stream.is_over(now_ms) {
+                    if !self.is_over(stream) {
                         return Ok(slot);
                     }
                     break slot;
@@ -439,6 +440,11 @@ impl Shard {
         // will write it later.
         let _ = self.remove_stream(over);
         Err(Refusal::StreamNotFound)
+    }
+
+    /// Whether the life of `stream` is over. Most have no end: the clock is not read for them.
+    fn is_over(&self, stream: &Stream) -> bool {
+        stream.staged.lifetime != Lifetime::Unlimited && stream.is_over(self.now_ms())
     }
 
     /// Stages the end of a stream: deletion, or soft deletion while forks inherit from it.

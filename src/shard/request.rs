@@ -191,7 +191,7 @@ pub enum Reply {
     /// To [`Request::Delete`] and others that have nothing to say but the stream's token.
     Done(Incarnation),
     /// To [`Request::Head`].
-    Head(Box<StreamHead>),
+    Head(StreamHead),
     /// To [`Request::Read`].
     Read(ReadReply),
     /// To [`Request::Read`] of a long-poll at the tail, and to [`Request::Tail`].
@@ -284,8 +284,8 @@ pub struct StreamHead {
     pub content_type: ContentType,
     /// The lifetime.
     pub lifetime: Lifetime,
-    /// The latest snapshot.
-    pub snapshot: Option<SnapshotMeta>,
+    /// The latest snapshot, which most streams do not have.
+    pub snapshot: Option<Box<SnapshotMeta>>,
 }
 
 /// What a read returns.

@@ -183,6 +183,11 @@ impl Tables {
         self.index.shrink(&self.streams);
     }
 
+    /// Whether the bucket of this name was purged. Hardly any ever is: the name is not even split.
+    pub(super) fn is_fenced(&self, key: &StreamKey) -> bool {
+        !self.fenced.is_empty() && self.fenced.contains(key.bucket())
+    }
+
     /// The newest stream of this name.
     pub(super) fn slot_of_key(&self, key: &StreamKey) -> Option<usize> {
         self.index.by_key(&self.streams, key)
