@@ -87,13 +87,22 @@ pub enum ContentForm {
     Bytes,
     /// application/json
     Json,
+    /// application/json, indented by four spaces as it is sent; a server that stores JSON text keeps it without the white space
+    JsonIndented,
+}
+
+impl ContentForm {
+    /// Whether messages are sent with white space that readers do not get back.
+    pub fn is_indented(self) -> bool {
+        self == ContentForm::JsonIndented
+    }
 }
 
 impl From<ContentForm> for Form {
     fn from(form: ContentForm) -> Form {
         match form {
             ContentForm::Bytes => Form::Bytes,
-            ContentForm::Json => Form::Json,
+            ContentForm::Json | ContentForm::JsonIndented => Form::Json,
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::judge::{Facts, judge};
 use crate::machine::{self, CpuSampler, Machine};
 use crate::pace::{Pace, Timing};
 use crate::phase::{self, PhaseOptions, PhaseResult};
-use crate::record;
+use crate::record::{self, INDENT_BYTES, MESSAGE_BYTES_MIN};
 use crate::report::{self, Parameters, Report, Server, Verification, json, progress::Progress};
 use crate::server_latency;
 use crate::slot::SlotPlan;
@@ -111,6 +111,15 @@ impl<'a> Run<'a> {
                 "{name} needs --target thalweg-bucket or ursula"
             )));
         }
+        let is_indented = args.form.is_indented();
+        let indent = if is_indented { INDENT_BYTES } else { 0 };
+        let payload_bytes = args.payload.saturating_sub(indent as u32);
+        if (payload_bytes as usize) < MESSAGE_BYTES_MIN {
+            return Err(RunError::Usage(format!(
+                "--type json-indented needs a --payload of {} bytes",
+                MESSAGE_BYTES_MIN + INDENT_BYTES
+            )));
+        }
         check_cpus(&args.cpus)?;
         allow_many_connections();
         let clock = Clock::start();
@@ -134,7 +143,8 @@ impl<'a> Run<'a> {
         let world = Arc::new(World {
             target,
             form: args.form.into(),
-            payload_bytes: args.payload,
+            payload_bytes,
+            is_indented,
             seed,
             filler: record::filler(seed, args.payload as usize),
             ledger: Ledger::new(streams),
@@ -436,7 +446,10 @@ impl<'a> Run<'a> {
             connections: self.connections,
             followers,
             payload_bytes: args.payload,
-            content_type: self.world.form.content_type().to_owned(),
+            content_type: match args.form.is_indented() {
+                true => format!("{}, indented", self.world.form.content_type()),
+                false => self.world.form.content_type().to_owned(),
+            },
             batch: args.batch,
             producers: args.producers,
             threads: self.options.threads,

@@ -13,7 +13,8 @@
 //! rest is filler every message of a run shares, compared byte for byte.
 //!
 //! As bytes: `#` header filler LF. As JSON: `{"a":"header","f":"filler"}`, with members in sorted order and nothing to escape, so
-//! that servers which re-serialise JSON keep it byte for byte.
+//! that servers which re-serialise JSON keep it byte for byte. Indented JSON is the same message with white space around its
+//! tokens ([`render_indented`]); readers are expected to get it back without.
 
 use std::sync::Arc;
 
@@ -27,6 +28,14 @@ pub const MESSAGE_BYTES_MAX: usize = (1 << 24) - 1;
 const JSON_OPEN: &[u8] = b"{\"a\":\"";
 const JSON_MIDDLE: &[u8] = b"\",\"f\":\"";
 const JSON_CLOSE: &[u8] = b"\"}";
+const INDENTED_OPEN: &[u8] = b"{\n    \"a\": \"";
+const INDENTED_MIDDLE: &[u8] = b"\",\n    \"f\": \"";
+const INDENTED_CLOSE: &[u8] = b"\"\n}\n";
+/// Bytes that indentation adds to a message.
+pub const INDENT_BYTES: usize = INDENTED_OPEN.len() + INDENTED_MIDDLE.len() + INDENTED_CLOSE.len()
+    - JSON_OPEN.len()
+    - JSON_MIDDLE.len()
+    - JSON_CLOSE.len();
 const HEX: &[u8; 16] = b"0123456789abcdef";
 /// The value of each digit; 255 for what is none.
 const HEX_VALUES: [u8; 256] = {
@@ -152,6 +161,17 @@ pub fn render(form: Form, fields: &Fields, filler: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// Appends one JSON message of `fields.len` bytes to `out`, and [`INDENT_BYTES`] of white space in it.
+pub fn render_indented(fields: &Fields, filler: &[u8], out: &mut Vec<u8>) {
+    let len = fields.len as usize;
+    debug_assert!((MESSAGE_BYTES_MIN..=MESSAGE_BYTES_MAX).contains(&len));
+    out.extend_from_slice(INDENTED_OPEN);
+    render_header(fields, out);
+    out.extend_from_slice(INDENTED_MIDDLE);
+    out.extend_from_slice(&filler[..len - json_frame_bytes()]);
+    out.extend_from_slice(INDENTED_CLOSE);
+}
+
 /// The header at the start of `bytes`, which holds at least `form.head_bytes()`; `None` if that is no message of ours.
 pub fn parse_head(form: Form, bytes: &[u8]) -> Option<Fields> {
     let open: &[u8] = match form {
@@ -218,8 +238,8 @@ fn read_hex(digits: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::{
-        Fields, Form, MESSAGE_BYTES_MIN, body_intact, chain_seed, chain_step, filler, parse_head,
-        render,
+        Fields, Form, INDENT_BYTES, MESSAGE_BYTES_MIN, body_intact, chain_seed, chain_step, filler,
+        parse_head, render, render_indented,
     };
 
     #[test]
@@ -259,6 +279,24 @@ mod tests {
         render(Form::Json, &fields, &filler(1, 256), &mut out);
         let value: serde_json::Value = serde_json::from_slice(&out).expect("valid JSON");
         assert_eq!(serde_json::to_vec(&value).expect("serialises"), out);
+    }
+
+    #[test]
+    fn indented_json_is_the_same_value_and_as_much_longer_as_it_says() {
+        let fields = Fields {
+            lane: 1,
+            seq: 2,
+            sent_ns: 3,
+            chain: 4,
+            len: 200,
+        };
+        let filler = filler(1, 256);
+        let (mut plain, mut indented) = (Vec::new(), Vec::new());
+        render(Form::Json, &fields, &filler, &mut plain);
+        render_indented(&fields, &filler, &mut indented);
+        assert_eq!(indented.len(), plain.len() + INDENT_BYTES);
+        let value: serde_json::Value = serde_json::from_slice(&indented).expect("valid JSON");
+        assert_eq!(serde_json::to_vec(&value).expect("serialises"), plain);
     }
 
     #[test]

@@ -60,7 +60,7 @@ pub fn roles(world: &Arc<World>, connections: u32, args: &RunArgs) -> Vec<Role> 
 
 /// Clients that fill every stream with so many messages, in large appends, on a lane of their own.
 pub fn fill(world: &Arc<World>, messages: u32, lane: u16) -> Vec<Box<dyn Client>> {
-    let batch = (FILL_BYTES_MAX / (world.payload_bytes + 1)).max(1);
+    let batch = (FILL_BYTES_MAX / (world.sent_bytes() as u32 + 1)).max(1);
     let options = AppendOptions {
         batch,
         producers: 0,
@@ -134,7 +134,7 @@ impl Client for Append {
         }
         let lane = &mut self.lanes[self.at];
         let messages = lane.acknowledged();
-        let bytes = u64::from(messages) * u64::from(self.world.payload_bytes);
+        let bytes = u64::from(messages) * self.world.sent_bytes();
         tally.record(Op::Append, times.intended, times.done, bytes);
         self.at = (self.at + 1) % self.lanes.len();
     }

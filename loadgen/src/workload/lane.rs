@@ -80,7 +80,7 @@ impl Lane {
         }
         let array = self.world.form == Form::Json && count > 1;
         let framing = if array { u64::from(count) + 1 } else { 0 };
-        push_decimal(out, u64::from(count) * u64::from(len) + framing);
+        push_decimal(out, u64::from(count) * self.world.sent_bytes() + framing);
         out.extend_from_slice(b"\r\n\r\n");
         let mut chain = self.chain;
         for seq in self.seq..self.seq + count {
@@ -96,7 +96,11 @@ impl Lane {
             };
             chain = record::chain_step(chain, &fields);
             fields.chain = chain;
-            record::render(self.world.form, &fields, &self.world.filler, out);
+            if self.world.is_indented {
+                record::render_indented(&fields, &self.world.filler, out);
+            } else {
+                record::render(self.world.form, &fields, &self.world.filler, out);
+            }
         }
         if array {
             out.push(b']');

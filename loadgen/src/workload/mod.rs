@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use crate::args::{RunArgs, Workload};
 use crate::client::{Client, Clock};
-use crate::record::Form;
+use crate::record::{Form, INDENT_BYTES};
 use crate::target::Target;
 use crate::verify::{Ledger, StreamVerifier};
 
@@ -29,8 +29,10 @@ pub struct World {
     pub target: Target,
     /// How messages are written.
     pub form: Form,
-    /// Bytes of one message.
+    /// Bytes of one message as readers get it.
     pub payload_bytes: u32,
+    /// Whether JSON is sent indented, which makes it longer by [`INDENT_BYTES`].
+    pub is_indented: bool,
     /// What the run's hash chains and filler grow from.
     pub seed: u64,
     /// Filler of all messages.
@@ -49,6 +51,12 @@ impl World {
     /// A verifier for a stream read from its start.
     pub fn verifier(&self, stream: u32) -> StreamVerifier {
         StreamVerifier::new(self.form, self.seed, stream, self.filler.clone())
+    }
+
+    /// Bytes of one message as it is sent.
+    pub fn sent_bytes(&self) -> u64 {
+        let indent = if self.is_indented { INDENT_BYTES } else { 0 };
+        u64::from(self.payload_bytes) + indent as u64
     }
 }
 

@@ -133,11 +133,7 @@ impl Snapshots {
                 } else {
                     Step::Stage(0)
                 };
-                (
-                    Op::Append,
-                    messages * u64::from(self.world.payload_bytes),
-                    next,
-                )
+                (Op::Append, messages * self.world.sent_bytes(), next)
             }
             Step::Publish => (Op::Publish, all, Step::Read),
             Step::Stage(index) => {
