@@ -69,8 +69,18 @@ impl<'a> Bystander<'a> {
 
     #[track_caller]
     fn expect_append(&mut self) {
-        let append = self.stream.post().header("Content-Type", OCTETS).body("x");
-        self.connection.write(append.encode());
+        self.connection.write(self.encoded_append());
+        self.expect_appended();
+    }
+
+    fn encoded_append(&self) -> Vec<u8> {
+        let append = self.stream.post().header("Content-Type", OCTETS);
+        append.body("x").encode()
+    }
+
+    /// Takes the answer to an append that was sent.
+    #[track_caller]
+    fn expect_appended(&mut self) {
         let answer = self.connection.read_response("POST").expect(204);
         self.appended += 1;
         assert_eq!(answer.next_offset(), offset(self.appended));
@@ -84,9 +94,13 @@ fn narrow_socket(address: SocketAddr) -> TcpStream {
 }
 
 fn try_narrow_socket(address: SocketAddr) -> io::Result<TcpStream> {
+    narrow_socket_of(address, 16 << 10)
+}
+
+fn narrow_socket_of(address: SocketAddr, bytes: usize) -> io::Result<TcpStream> {
     let domain = socket2::Domain::for_address(address);
     let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
-    socket.set_recv_buffer_size(16 << 10)?;
+    socket.set_recv_buffer_size(bytes)?;
     socket.connect(&address.into())?;
     socket.set_tcp_nodelay(true)?;
     socket.set_read_timeout(Some(PATIENCE))?;
@@ -318,6 +332,35 @@ fn readers_that_stop_are_dropped() {
     assert_eq!(metric(&server, "event_stream_drops_total"), 0);
     let grown = rss_bytes(&server).saturating_sub(before);
     assert!(grown < UNSENT_BYTES, "grew by {grown} bytes");
+    bystander.expect_served();
+}
+
+/// A client that takes its answer slowly, but steadily, is served; its socket never has much room.
+/// One that stops is dropped.
+#[test]
+fn readers_that_are_only_slow_are_not_dropped() {
+    const TIMEOUT: Duration = Duration::from_secs(2);
+    let server = Options::new(1).flag("write-timeout", "2s").start();
+    let mut bystander = Bystander::new(&server);
+    let stream = Stream::with_body(&server, Surface::Base, OCTETS, vec![b'x'; 8 << 20]);
+    // It tells the server of every few KiB that it took.
+    let mut socket = narrow_socket_of(server.address(), 4 << 10).expect("the server listens");
+    socket
+        .write_all(get(&stream, "?offset=-1").as_bytes())
+        .expect("the server takes a request");
+    let started = Instant::now();
+    while started.elapsed() < 4 * TIMEOUT {
+        let read = socket.read(&mut [0; 1 << 10]);
+        assert!(
+            read.is_ok_and(|count| count > 0),
+            "dropped after {:?}",
+            started.elapsed()
+        );
+        thread::sleep(TIMEOUT / 16);
+    }
+    assert_eq!(metric(&server, "write_timeouts_total"), 0);
+    bystander.expect_served();
+    await_metric(&server, "write_timeouts_total", |count| count == 1);
     bystander.expect_served();
 }
 

@@ -312,6 +312,12 @@ impl Connection {
         })
     }
 
+    /// Another handle to write with, for a thread of its own.
+    #[track_caller]
+    pub fn writer(&self) -> TcpStream {
+        self.stream.try_clone().expect("a descriptor is free")
+    }
+
     /// Sends bytes as they are.
     #[track_caller]
     pub fn write(&mut self, bytes: impl AsRef<[u8]>) {

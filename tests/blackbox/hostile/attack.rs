@@ -1,111 +1,360 @@
 //! A crowd of hostile connections of every kind, while a good client appends
-//! at a fixed rate: no error for it, and its latency beside what it is without
-//! them. On demand:
-//! `cargo test --release --test blackbox attack_run -- --ignored --nocapture`.
+//! at a fixed rate: no error for it, everything within its bound.
+//!
+//! `attack_run` measures, on demand, what each kind and all of them together
+//! do to the good client's latency, beside what it is without them:
+//! `cargo test --release --test blackbox attack_run -- --ignored --nocapture`;
+//! `THALWEG_ATTACK` names the kinds (`slow-head,flood,all`), and
+//! `THALWEG_ATTACK_S` says for how many seconds each is watched.
+//!
+//! The crowd's own work is not to be measured. So the server has the first
+//! core to itself; crowd and client share the second, where the client's
+//! thread goes before everything else and the crowd's runs only when nothing
+//! else wants to. Both need root, and `chrt`.
 
-use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::TcpStream;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::net::{Shutdown, TcpStream};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Bystander, append_head, get, narrow_socket, reset};
-use crate::common::observe::{metric, rss_bytes};
+use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
+
+use super::{Bystander, UNSENT_BYTES, append_head, get, reset, try_narrow_socket};
+use crate::common::http::Request;
+use crate::common::observe::{await_metric, cpu_time, metric, open_files, rss_bytes};
 use crate::common::server::{Options, Server};
 use crate::common::stream::{OCTETS, Stream, Surface, offset};
+use crate::common::{PATIENCE, eventually};
 
+/// Hostile connections in a measurement.
 const HOSTILE: usize = 5_000;
-/// Time between two appends of the good client.
-const PACE: Duration = Duration::from_millis(20);
-/// Appends in a run of it.
-const APPENDS: u32 = 1_000;
-/// Those of them that meet the crowd's first bytes.
-const ONSET: usize = 250;
+/// Time between two appends of the good client in a measurement.
+const PACE: Duration = Duration::from_millis(4);
 /// The crowd does each one's next thing this often.
 const ROUND: Duration = Duration::from_secs(1);
+/// Threads that the crowd is divided among: one that waits to be let in keeps no others from it.
+const PARTS: usize = 8;
+/// How often a measurement alternates between the client alone and under attack.
+const ROUNDS: u32 = 2;
+/// Takes part in every list of kinds: all of them at once.
+const ALL: &str = "all";
+
+/// What a hostile connection does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Asks once, then for nothing more.
+    Idle,
+    /// Sends a head byte by byte.
+    SlowHead,
+    /// Sends a body byte by byte.
+    SlowBody,
+    /// Sends one small chunk after the other.
+    EndlessChunks,
+    /// Takes a little of a large answer at a time.
+    SlowReader,
+    /// Asks for large answers and reads none.
+    UnreadAnswers,
+    /// Opens an event stream far behind the tail and reads nothing.
+    UnreadEvents,
+    /// Pipelines hundreds of requests and reads their answers.
+    Flood,
+    /// Pipelines hundreds of requests and reads nothing.
+    UnreadFlood,
+    /// Resets its connection, each time at another stage of a request.
+    Resets,
+    /// Connects when there is no room for it.
+    PastTheBound,
+    /// Sends whole requests, but byte by byte.
+    SplitRequests,
+    /// Ends its side right after its request.
+    HalfClosed,
+}
+
+const KINDS: [(&str, Kind); 13] = [
+    ("idle", Kind::Idle),
+    ("slow-head", Kind::SlowHead),
+    ("slow-body", Kind::SlowBody),
+    ("endless-chunks", Kind::EndlessChunks),
+    ("slow-reader", Kind::SlowReader),
+    ("unread-answers", Kind::UnreadAnswers),
+    ("unread-events", Kind::UnreadEvents),
+    ("flood", Kind::Flood),
+    ("unread-flood", Kind::UnreadFlood),
+    ("resets", Kind::Resets),
+    ("past-the-bound", Kind::PastTheBound),
+    ("split-requests", Kind::SplitRequests),
+    ("half-closed", Kind::HalfClosed),
+];
+
+/// The kinds of a name.
+#[track_caller]
+fn kinds_of(name: &str) -> Vec<Kind> {
+    let kinds = KINDS
+        .iter()
+        .filter(|(known, _)| name == ALL || name == *known);
+    let kinds: Vec<Kind> = kinds.map(|(_, kind)| *kind).collect();
+    assert!(!kinds.is_empty(), "no kind {name}");
+    kinds
+}
+
+/// All kinds at once, few of each: none of them costs the good client an answer or the server more
+/// than its bounds, each meets its bound, and nothing of them stays.
+#[test]
+fn a_crowd_of_every_kind_harms_nobody() {
+    const CROWD: usize = 20 * KINDS.len();
+    let mut options = Options::new(1).flag("connections-max", CROWD / 4 * 3);
+    for timeout in ["head", "body-total", "write"] {
+        options = options.flag(&format!("{timeout}-timeout"), "1s");
+    }
+    let server = options.start();
+    let mut bystander = Bystander::new(&server);
+    bystander.expect_append();
+    let target = Target::new(&server);
+    let files_before = open_files(&server);
+    let before = rss_bytes(&server);
+    let crowd = Crowd::new(&target, kinds_of(ALL), CROWD);
+    thread::scope(|scope| {
+        let (call, called) = channel();
+        scope.spawn(|| called.into_iter().for_each(Crowd::attack));
+        let _called = crowd.call(&call);
+        let deadline = Instant::now() + PATIENCE;
+        for counter in [
+            "connections_refused_total",
+            "head_timeouts_total",
+            "body_timeouts_total",
+            "write_timeouts_total",
+            "broken_total",
+        ] {
+            while metric(&server, counter) == 0 {
+                assert!(Instant::now() < deadline, "{counter} counts nothing");
+                (0..20).for_each(|_| bystander.expect_append());
+            }
+        }
+        let unsent = metric(&server, "unsent_bytes");
+        assert!(unsent <= metric(&server, "unsent_limit_bytes"), "{unsent}");
+        let held = metric(&server, "body_bytes");
+        assert!(held <= metric(&server, "body_limit_bytes"), "{held}");
+    });
+    let grown = rss_bytes(&server).saturating_sub(before);
+    assert!(grown < UNSENT_BYTES, "grew by {grown} bytes");
+    await_metric(&server, "live_readers", |count| count == 0);
+    eventually("every descriptor is given back", || {
+        (open_files(&server) <= files_before + 4).then_some(())
+    });
+    assert_eq!(metric(&server, "panics_total"), 0);
+    bystander.expect_served();
+}
 
 #[test]
 #[ignore = "measures; opens more sockets than many machines allow"]
 fn attack_run() {
-    let server = Options::new(1).start();
-    let mut bystander = Bystander::new(&server);
+    let named = std::env::var("THALWEG_ATTACK").unwrap_or_else(|_| {
+        let names = KINDS.iter().map(|(name, _)| *name);
+        names.chain([ALL]).collect::<Vec<_>>().join(",")
+    });
+    let seconds = std::env::var("THALWEG_ATTACK_S").ok();
+    let seconds = seconds.map_or(12, |text| text.parse().expect("a number of seconds"));
+    let cores = allowed_cores();
+    for name in named.split(',') {
+        measure(name, Duration::from_secs(seconds), &cores);
+    }
+}
+
+/// Prints what the crowd `name` does to the good client, in alternation with how it fares alone.
+fn measure(name: &str, time: Duration, cores: &[usize]) {
+    let kinds = kinds_of(name);
+    // Short, so that who is let go for it is let go, and comes back, within the time.
+    let mut options = Options::new(1).flag("journal-file-bytes", "32MiB");
+    for timeout in ["head", "body-total", "write"] {
+        options = options.flag(&format!("{timeout}-timeout"), "4s");
+    }
+    let bound = match kinds[..] {
+        [Kind::PastTheBound] => HOSTILE / 2,
+        [_] => 2 * HOSTILE,
+        _ => HOSTILE - HOSTILE / KINDS.len(),
+    };
+    let server = options
+        .flag("cores", cores[0])
+        .flag("connections-max", bound)
+        .start();
     let target = Target::new(&server);
-    let alone = pace(&mut bystander);
-    println!("alone:        {alone}");
-    let (open, stop) = (AtomicBool::new(false), AtomicBool::new(false));
-    let attacked = thread::scope(|scope| {
-        scope.spawn(|| target.attack(&open, &stop));
-        while !open.load(Ordering::Relaxed) {
-            thread::sleep(Duration::from_millis(100));
+    let crowds: Vec<Crowd> = (0..ROUNDS)
+        .map(|_| Crowd::new(&target, kinds.clone(), HOSTILE))
+        .collect();
+    let (call, called) = channel();
+    let (server, crowds) = (&server, &crowds);
+    // After the start: the server has its core and priority from who starts it.
+    let (alone, attacked) = thread::scope(|scope| {
+        stay_on(cores);
+        scope.spawn(|| {
+            prefer(&["--idle", "--pid", "0"]);
+            called.into_iter().for_each(Crowd::attack);
+        });
+        let client = scope.spawn(move || {
+            let mut bystander = Bystander::new(server);
+            prefer(&["--fifo", "--pid", "10"]);
+            pace(&mut bystander, time / 4);
+            let (mut alone, mut attacked) = (Run::default(), Run::default());
+            for crowd in crowds {
+                alone.add(server, || pace(&mut bystander, time / ROUNDS));
+                let called = crowd.call(&call);
+                attacked.add(server, || pace(&mut bystander, time / ROUNDS));
+                attacked.note(server, crowd);
+                drop(called);
+                await_metric(server, "connections", |count| count < 10);
+            }
+            (alone, attacked)
+        });
+        client.join().expect("the good client gets no error")
+    });
+    println!("{name}: alone        {alone}");
+    println!("{name}: under attack {attacked}");
+    let ratio = attacked.p99().as_secs_f64() / alone.p99().as_secs_f64();
+    println!("{name}: p99 under attack / alone: {ratio:.2}");
+    assert_eq!(metric(server, "panics_total"), 0);
+}
+
+/// The cores that this process may use.
+fn allowed_cores() -> Vec<usize> {
+    let allowed = sched_getaffinity(None).expect("a thread has cores");
+    let all = 0..CpuSet::MAX_CPU;
+    all.filter(|&core| allowed.is_set(core)).collect()
+}
+
+/// Keeps this thread, and those that it starts, off the first core if there is another.
+fn stay_on(cores: &[usize]) {
+    let Some(&core) = cores.get(1) else { return };
+    let mut only = CpuSet::new();
+    only.set(core);
+    sched_setaffinity(None, &only).expect("the core is allowed");
+}
+
+/// Sets how this thread is scheduled.
+fn prefer(how: &[&str]) {
+    let thread = gettid().as_raw_nonzero().to_string();
+    let set = Command::new("chrt").args(how).arg(thread).status();
+    if !set.is_ok_and(|status| status.success()) {
+        println!("chrt {how:?} failed: the figures hold the crowd's own work");
+    }
+}
+
+/// What one good client met, from when each append was due.
+#[derive(Default)]
+struct Run {
+    /// In no order until printed.
+    latencies: Vec<Duration>,
+    /// How late the client itself was to send.
+    lateness: Vec<Duration>,
+    wall: Duration,
+    cpu: Duration,
+    notes: Vec<String>,
+}
+
+/// When an append was sent and when it was answered, both since it was due.
+type Append = (Duration, Duration);
+
+impl Run {
+    fn add(&mut self, server: &Server, pace: impl FnOnce() -> Vec<Append>) {
+        let profile = Request::to(server.admin_address(), "POST", "/__ursula/latency");
+        profile.send();
+        let (started, cpu_before) = (Instant::now(), cpu_time(server));
+        let (sent, answered): (Vec<_>, Vec<_>) = pace().into_iter().unzip();
+        self.lateness.extend(sent);
+        let slowest = answered.iter().zip(0..).max().map_or(0, |(_, at)| at);
+        self.latencies.extend(answered);
+        self.wall += started.elapsed();
+        self.cpu += cpu_time(server) - cpu_before;
+        let profile = Request::to(server.admin_address(), "GET", "/__ursula/latency?hdr=false");
+        let profile = profile.send().expect(200);
+        let mut stages = format!("slowest after {:.1?}; server's p50/p99 us:", PACE * slowest);
+        for stage in ["staging", "journal", "wake", "write"] {
+            let times = &profile.json()["overall"][stage];
+            stages += &format!(" {stage} {}/{}", times["p50_us"], times["p99_us"]);
         }
-        let attacked = pace(&mut bystander);
+        self.notes.push(stages);
+    }
+
+    fn note(&mut self, server: &Server, crowd: &Crowd<'_, '_>) {
+        let mut note = format!("crowd: {} things done", crowd.done());
         for name in [
             "connections",
             "live_readers",
-            "body_bytes",
             "unsent_bytes",
-            "memory_bytes",
             "requests_total",
-            "refusals_total",
+            "connections_total",
+            "connections_refused_total",
             "head_timeouts_total",
             "body_timeouts_total",
             "write_timeouts_total",
             "shed_total",
             "broken_total",
         ] {
-            println!("  {name}: {}", metric(&server, name));
+            note += &format!(", {name} {}", metric(server, name));
         }
-        println!("  rss_bytes: {}", rss_bytes(&server));
-        stop.store(true, Ordering::Relaxed);
-        attacked
-    });
-    println!("under attack: {attacked}");
-    let ratio = attacked.p99.as_secs_f64() / alone.p99.as_secs_f64();
-    println!("p99 under attack / alone: {ratio:.2}");
-    assert_eq!(metric(&server, "panics_total"), 0);
+        note += &format!(", rss {} MiB", rss_bytes(server) >> 20);
+        self.notes.push(note);
+    }
+
+    fn p99(&self) -> Duration {
+        percentile(&self.latencies, 99.0)
+    }
 }
 
-/// Latencies of a run, from when each append was due.
-struct Latencies {
-    p50: Duration,
-    p99: Duration,
-    max: Duration,
+fn percentile(times: &[Duration], percent: f64) -> Duration {
+    let mut sorted = times.to_vec();
+    sorted.sort_unstable();
+    sorted[((sorted.len() - 1) as f64 * percent / 100.0) as usize]
 }
 
-impl std::fmt::Display for Latencies {
+impl std::fmt::Display for Run {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { p50, p99, max } = self;
-        write!(f, "p50 {p50:.2?}, p99 {p99:.2?}, max {max:.2?}")
+        let at = |percent| percentile(&self.latencies, percent);
+        write!(
+            f,
+            "{} appends, p50 {:.2?}, p90 {:.2?}, p99 {:.2?}, p99.9 {:.2?}, max {:.2?}; \
+             client late by p99 {:.2?}; server's CPU {:.0} %",
+            self.latencies.len(),
+            at(50.0),
+            at(90.0),
+            at(99.0),
+            at(99.9),
+            at(100.0),
+            percentile(&self.lateness, 99.0),
+            100.0 * self.cpu.as_secs_f64() / self.wall.as_secs_f64(),
+        )?;
+        self.notes
+            .iter()
+            .try_for_each(|note| write!(f, "\n    {note}"))
     }
 }
 
-impl Latencies {
-    fn of(sorted: &[Duration]) -> Self {
-        let at = |percent: usize| sorted[(sorted.len() - 1) * percent / 100];
-        Self {
-            p50: at(50),
-            p99: at(99),
-            max: at(100),
-        }
-    }
-}
-
-fn pace(bystander: &mut Bystander<'_>) -> Latencies {
+/// Appends at a fixed rate, whether or not the appends before are answered.
+fn pace(bystander: &mut Bystander<'_>, time: Duration) -> Vec<Append> {
+    let count = u32::try_from(time.as_nanos() / PACE.as_nanos()).expect("a short time");
+    let (mut writer, append) = (bystander.connection.writer(), bystander.encoded_append());
     let started = Instant::now();
-    let mut latencies: Vec<Duration> = (0..APPENDS)
-        .map(|number| {
-            let due = started + PACE * number;
-            thread::sleep(due.saturating_duration_since(Instant::now()));
-            bystander.expect_append();
-            due.elapsed()
-        })
-        .collect();
-    // The first quarter is the onset: the crowd's first bytes all come in it.
-    latencies[ONSET..].sort_unstable();
-    let settled = Latencies::of(&latencies[ONSET..]);
-    println!("  without the onset: {settled}");
-    latencies.sort_unstable();
-    Latencies::of(&latencies)
+    let due = |number: u32| started + PACE * number;
+    thread::scope(|scope| {
+        let sender = scope.spawn(move || {
+            let send = |number| {
+                thread::sleep(due(number).saturating_duration_since(Instant::now()));
+                let late = due(number).elapsed();
+                writer.write_all(&append).expect("the server reads");
+                late
+            };
+            (0..count).map(send).collect::<Vec<_>>()
+        });
+        let await_answer = |number| {
+            bystander.expect_appended();
+            due(number).elapsed()
+        };
+        let answered: Vec<Duration> = (0..count).map(await_answer).collect();
+        let sent = sender.join().expect("the server reads");
+        sent.into_iter().zip(answered).collect()
+    })
 }
 
 /// What the crowd asks for.
@@ -114,105 +363,207 @@ struct Target<'a> {
     small: Stream<'a>,
     large: Stream<'a>,
     flood: Vec<u8>,
+    append: Vec<u8>,
+    /// What is sent before a reset.
+    stages: Vec<String>,
 }
-
-/// What a hostile connection does.
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    Idle,
-    SlowHead,
-    SlowBody,
-    EndlessChunks,
-    UnreadAnswers,
-    UnreadEvents,
-    Flood,
-    Resets,
-}
-
-const KINDS: [Kind; 8] = [
-    Kind::Idle,
-    Kind::SlowHead,
-    Kind::SlowBody,
-    Kind::EndlessChunks,
-    Kind::UnreadAnswers,
-    Kind::UnreadEvents,
-    Kind::Flood,
-    Kind::Resets,
-];
 
 impl<'a> Target<'a> {
     fn new(server: &'a Server) -> Self {
         let small = Stream::create(server, Surface::Base, OCTETS);
         let large = Stream::with_body(server, Surface::Base, OCTETS, vec![b'x'; 8 << 20]);
         let head = get(&small, "").replace("GET", "HEAD");
+        let append = format!("{}x", append_head(&small, "Content-Length: 1\r\n"));
+        let stages = vec![
+            String::new(),
+            "G".to_owned(),
+            append[..append.len() - 1].to_owned(),
+            append_head(&small, "Transfer-Encoding: chunked\r\n") + "5\r\nab",
+            append_head(&small, "Content-Length: 5\r\nExpect: 100-continue\r\n"),
+            append.repeat(20),
+            get(&large, "?offset=-1").repeat(3),
+            get(&large, "?offset=-1&live=sse"),
+            get(&small, "?offset=now&live=sse"),
+            get(&small, "?offset=now&live=long-poll"),
+        ];
         Self {
             server,
+            flood: head.repeat((64 << 10) / head.len()).into_bytes(),
+            append: append.into_bytes(),
+            stages,
             small,
             large,
-            flood: head.repeat((64 << 10) / head.len()).into_bytes(),
-        }
-    }
-
-    /// Keeps [`HOSTILE`] connections at it until told to stop; whom the server closes comes back.
-    fn attack(&self, open: &AtomicBool, stop: &AtomicBool) {
-        let mut crowd: Vec<TcpStream> = (0..HOSTILE).map(|index| self.open(index)).collect();
-        open.store(true, Ordering::Relaxed);
-        while !stop.load(Ordering::Relaxed) {
-            let started = Instant::now();
-            for (index, socket) in crowd.iter_mut().enumerate() {
-                if !self.go_on(index, socket) {
-                    let old = std::mem::replace(socket, self.open(index));
-                    reset(old);
-                }
-                // Spread over the round: a burst would measure the crowd, not the server.
-                let due = started + ROUND.mul_f64(index as f64 / HOSTILE as f64);
-                thread::sleep(due.saturating_duration_since(Instant::now()));
-            }
-        }
-    }
-
-    fn open(&self, index: usize) -> TcpStream {
-        let mut socket = narrow_socket(self.server.address());
-        let first = match KINDS[index % KINDS.len()] {
-            Kind::Idle => get(&self.small, ""),
-            Kind::SlowHead | Kind::Flood => String::new(),
-            Kind::SlowBody => append_head(&self.small, "Content-Length: 100000\r\n"),
-            Kind::EndlessChunks => append_head(&self.small, "Transfer-Encoding: chunked\r\n"),
-            Kind::UnreadAnswers => get(&self.large, "?offset=-1").repeat(10),
-            Kind::UnreadEvents => get(&self.large, &format!("?offset={}&live=sse", offset(index))),
-            Kind::Resets => get(&self.small, "?offset=-1&live=long-poll"),
-        };
-        // The server may close at once; the next round finds out.
-        let _ = socket.write_all(first.as_bytes());
-        socket.set_nonblocking(true).expect("the socket is open");
-        socket
-    }
-
-    /// One connection's next thing; false when it is to be opened anew.
-    fn go_on(&self, index: usize, socket: &mut TcpStream) -> bool {
-        let written = match KINDS[index % KINDS.len()] {
-            Kind::SlowHead => socket.write(b"G"),
-            Kind::SlowBody => socket.write(b"x"),
-            Kind::EndlessChunks => socket.write(b"1\r\nx\r\n"),
-            Kind::Flood => socket.write(&self.flood),
-            Kind::Resets => return false,
-            Kind::UnreadAnswers | Kind::UnreadEvents => return !is_broken(socket),
-            Kind::Idle => Ok(1),
-        };
-        let is_writable = match written {
-            Ok(_) => true,
-            Err(error) => error.kind() == ErrorKind::WouldBlock,
-        };
-        match KINDS[index % KINDS.len()] {
-            Kind::Flood => is_writable,
-            _ => is_writable && !is_closed(socket),
         }
     }
 }
 
-/// Whether the server has ended the connection; reads its answer on the way.
+/// Connections that mean harm. Whom the server lets go comes back.
+struct Crowd<'a, 'b> {
+    target: &'a Target<'b>,
+    kinds: Vec<Kind>,
+    count: usize,
+    done: AtomicU64,
+    is_over: AtomicBool,
+}
+
+struct Hostile {
+    kind: Kind,
+    index: usize,
+    /// How often it was its turn.
+    turns: usize,
+    /// How much of its request it has sent, if it sends one bit by bit.
+    sent: usize,
+    /// None when it could not connect.
+    socket: Option<TcpStream>,
+}
+
+/// A crowd that attacks until this is dropped.
+struct Called<'c, 'a, 'b>(&'c Crowd<'a, 'b>);
+
+impl Drop for Called<'_, '_, '_> {
+    fn drop(&mut self) {
+        self.0.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+impl<'a, 'b> Crowd<'a, 'b> {
+    fn new(target: &'a Target<'b>, kinds: Vec<Kind>, count: usize) -> Self {
+        Self {
+            target,
+            kinds,
+            count,
+            done: AtomicU64::new(0),
+            is_over: AtomicBool::new(false),
+        }
+    }
+
+    /// Lets it attack, on the thread at the other end of `call`, until what is returned is dropped.
+    fn call<'c>(&'c self, call: &Sender<&'c Self>) -> Called<'c, 'a, 'b> {
+        call.send(self).expect("the crowd's thread waits");
+        Called(self)
+    }
+
+    fn done(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    /// Goes on until told to stop.
+    fn attack(&self) {
+        thread::scope(|scope| {
+            for part in 0..PARTS {
+                scope.spawn(move || self.attack_with(part));
+            }
+        });
+    }
+
+    /// Part `part` of it.
+    fn attack_with(&self, part: usize) {
+        let mut crowd: Vec<Hostile> = Vec::new();
+        while !self.is_over.load(Ordering::Relaxed) {
+            let started = Instant::now();
+            for (place, index) in (part..self.count).step_by(PARTS).enumerate() {
+                if self.is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+                match crowd.get_mut(place) {
+                    Some(hostile) => {
+                        // Spread over the round: a burst would measure the crowd, not the server.
+                        let due = started + ROUND.mul_f64(index as f64 / self.count as f64);
+                        thread::sleep(due.saturating_duration_since(Instant::now()));
+                        self.take_turn(hostile);
+                    }
+                    // They come as fast as they can.
+                    None => {
+                        let kind = self.kinds[index % self.kinds.len()];
+                        let mut hostile = Hostile {
+                            kind,
+                            index,
+                            turns: 0,
+                            sent: 0,
+                            socket: None,
+                        };
+                        self.take_turn(&mut hostile);
+                        crowd.push(hostile);
+                    }
+                }
+            }
+        }
+    }
+
+    fn take_turn(&self, hostile: &mut Hostile) {
+        self.done.fetch_add(1, Ordering::Relaxed);
+        hostile.turns += 1;
+        if !self.go_on(hostile) {
+            if let Some(old) = hostile.socket.take() {
+                reset(old);
+            }
+            hostile.sent = 0;
+            hostile.socket = self.open(hostile).ok();
+        }
+    }
+
+    fn open(&self, hostile: &Hostile) -> io::Result<TcpStream> {
+        let target = self.target;
+        let mut socket = try_narrow_socket(target.server.address())?;
+        let large = |query: &str| get(&target.large, query);
+        let first = match hostile.kind {
+            Kind::Idle | Kind::HalfClosed => get(&target.small, ""),
+            Kind::SlowHead | Kind::Flood | Kind::UnreadFlood => String::new(),
+            Kind::PastTheBound | Kind::SplitRequests => String::new(),
+            Kind::SlowBody => append_head(&target.small, "Content-Length: 100000\r\n"),
+            Kind::EndlessChunks => append_head(&target.small, "Transfer-Encoding: chunked\r\n"),
+            Kind::SlowReader => large("?offset=-1"),
+            Kind::UnreadAnswers => large("?offset=-1").repeat(10),
+            // Each at an offset of its own: they share no event.
+            Kind::UnreadEvents => large(&format!("?offset={}&live=sse", offset(hostile.index))),
+            Kind::Resets => {
+                let stages = &target.stages;
+                stages[(hostile.index + hostile.turns) % stages.len()].clone()
+            }
+        };
+        // The server may close at once; the next turn finds out.
+        let _ = socket.write_all(first.as_bytes());
+        if hostile.kind == Kind::HalfClosed {
+            let _ = socket.shutdown(Shutdown::Write);
+        }
+        socket.set_nonblocking(true)?;
+        Ok(socket)
+    }
+
+    /// One connection's next thing; false when it is to be opened anew.
+    fn go_on(&self, hostile: &mut Hostile) -> bool {
+        let Some(socket) = &mut hostile.socket else {
+            return false;
+        };
+        let is_open = match hostile.kind {
+            Kind::Resets => false,
+            Kind::UnreadAnswers | Kind::UnreadEvents => return !is_broken(socket),
+            Kind::Idle | Kind::PastTheBound | Kind::HalfClosed | Kind::SlowReader => true,
+            Kind::SlowHead => send(socket, b"G"),
+            Kind::SlowBody => send(socket, b"x"),
+            Kind::EndlessChunks => send(socket, b"1\r\nx\r\n"),
+            Kind::UnreadFlood => return send(socket, &self.target.flood),
+            Kind::Flood => send(socket, &self.target.flood) && (0..16).all(|_| !is_closed(socket)),
+            Kind::SplitRequests => (0..32).all(|_| {
+                let append = &self.target.append;
+                let at = hostile.sent % append.len();
+                hostile.sent += 1;
+                send(socket, &append[at..=at])
+            }),
+        };
+        is_open && !is_closed(socket)
+    }
+}
+
+/// Sends what the socket takes; false when there is nobody to send it to.
+fn send(socket: &mut TcpStream, bytes: &[u8]) -> bool {
+    let refused = socket.write(bytes).err();
+    refused.is_none_or(|error| error.kind() == ErrorKind::WouldBlock)
+}
+
+/// Whether the server has ended the connection; takes some of its answer on the way.
 fn is_closed(socket: &mut TcpStream) -> bool {
-    match socket.read(&mut [0; 4096]) {
+    match socket.read(&mut [0; 8192]) {
         Ok(count) => count == 0,
         Err(error) => error.kind() != ErrorKind::WouldBlock,
     }
