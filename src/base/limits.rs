@@ -78,6 +78,9 @@ pub const EVENT_STREAM_INPUT_BYTES_MAX: usize = 16 * KIB;
 pub const UNSENT_SMALL_BYTES: u64 = 4 * KIB as u64;
 /// Requests of one connection served before other tasks get their turn.
 pub const REQUESTS_PER_TURN: u32 = 16;
+/// Clients that may wait until they are accepted, where the system lets as many (ours): thousands
+/// that come back at once do not have to try twice.
+pub const BACKLOG_MAX: i32 = 16_384;
 /// Connections that may be open on the admin plane.
 pub const ADMIN_CONNECTIONS_MAX: usize = 64;
 /// Pieces in which bodies are streamed to a socket, in bytes.

@@ -122,6 +122,12 @@ pub fn connections_that_fit(config: &Config) -> usize {
     usize::try_from(fit).unwrap_or(usize::MAX)
 }
 
+/// Descriptors that this process has open at once, at most.
+pub fn files_max(config: &Config) -> u64 {
+    let fit = checks::connections_that_fit(config, machine::files_limit());
+    fit.saturating_add(checks::files_without_clients(config))
+}
+
 fn summary(findings: &[Finding]) -> String {
     let count = |status| {
         findings

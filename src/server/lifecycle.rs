@@ -25,7 +25,7 @@ use crate::{
     base::limits::Durability,
     server::{
         config::Config,
-        doctor,
+        descriptors, doctor,
         error::StartError,
         executor::{self, Worker, rouse_until},
         metrics::ShardMetrics,
@@ -99,6 +99,7 @@ fn run(config: Config) -> Result<(), StartError> {
     let options = (0..shards)
         .map(|shard| options(&config, &data_dir, &layout, shard))
         .collect();
+    descriptors::make_room(doctor::files_max(&config));
     let (listen, hold) = reserve(config.listen)?;
     let (admin_listen, hold_admin) = reserve(config.admin_listen)?;
     let process = Arc::new(Process {

@@ -31,6 +31,7 @@ pub mod cli;
 pub mod config;
 pub mod connection;
 pub mod core;
+pub mod descriptors;
 pub mod doctor;
 pub mod error;
 pub mod event_stream;

@@ -27,6 +27,7 @@ use crate::{
         config::Config,
         connection,
         core::Core,
+        descriptors::widen_backlog,
         error::StartError,
         fan_out,
         metrics::ShardMetrics,
@@ -179,6 +180,9 @@ async fn work(
     }
     if process.start.reach(Stage::Checked, cores).await {
         let listener = bind(process.listen)?;
+        if let Err(error) = widen_backlog(process.listen) {
+            tracing::debug!(shard = id, "no more than 1,024 may wait for an accept: {error}");
+        }
         let admin_listener = (id == 0).then(|| bind(process.admin_listen)).transpose()?;
         spawn_timers(process, &core, &stopped, journal.clone(), keeper.stats());
         keeping = Some(glommio::spawn_local(keeper.run()));

@@ -598,6 +598,42 @@ fn unread_pipelines_are_bounded() {
     bystander.expect_served();
 }
 
+/// Clients that all come back at once are all let in, also when the server is busy meanwhile.
+#[test]
+fn a_crowd_that_reconnects_at_once_is_let_in() {
+    const CLIENTS: usize = 2_000;
+    let resource = rustix::process::Resource::Nofile;
+    let limit = rustix::process::getrlimit(resource);
+    let raised = rustix::process::Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    rustix::process::setrlimit(resource, raised).expect("a soft limit may be raised");
+    let server = Options::new(1).start();
+    let stream = Stream::with_body(&server, Surface::Base, OCTETS, "abc");
+    let pid = i32::try_from(server.pid()).expect("a pid fits");
+    let pid = rustix::process::Pid::from_raw(pid).expect("the server's process runs");
+    let signal = |signal| rustix::process::kill_process(pid, signal).expect("our own child");
+    signal(rustix::process::Signal::STOP);
+    let mut clients: Vec<TcpStream> = (0..CLIENTS)
+        .map(|_| {
+            TcpStream::connect_timeout(&server.address(), PATIENCE).expect("there is room to wait")
+        })
+        .collect();
+    for client in &mut clients {
+        let asked = client.write_all(get(&stream, "?offset=-1").as_bytes());
+        asked.expect("the kernel takes a request");
+    }
+    signal(rustix::process::Signal::CONT);
+    for client in clients {
+        let mut connection = Connection::over(client);
+        connection
+            .read_response("GET")
+            .expect(200)
+            .expect_body("abc");
+    }
+}
+
 /// A client that pipelines as fast as it can, and reads, has no more than its share of a core.
 #[test]
 fn greedy_pipelines_leave_others_their_turn() {

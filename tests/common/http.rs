@@ -290,6 +290,12 @@ impl Connection {
         Self::open(server.address())
     }
 
+    /// Over a socket that is connected.
+    #[track_caller]
+    pub fn over(stream: TcpStream) -> Self {
+        Self::new(stream).expect("the socket takes options")
+    }
+
     /// Connects, unless nobody listens.
     pub fn try_open(address: SocketAddr) -> Option<Self> {
         Self::new(TcpStream::connect(address).ok()?).ok()

@@ -44,7 +44,8 @@ pub fn connections_that_fit(config: &Config, files: Option<u64>) -> u64 {
     })
 }
 
-fn files_without_clients(config: &Config) -> u64 {
+/// Open files besides connections.
+pub fn files_without_clients(config: &Config) -> u64 {
     (config.shards as u64)
         .saturating_mul(FILES_PER_SHARD)
         .saturating_add(FILES_BESIDES)
