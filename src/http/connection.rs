@@ -136,13 +136,22 @@ impl Connection {
     /// full of what the owner has not taken: then do not read, for a read into nothing looks like
     /// the end.
     pub fn space(&mut self) -> &mut [u8] {
+        self.space_up_to(usize::MAX)
+    }
+
+    /// The same for a read of at most `bytes_max`: the buffer grows no more than for that.
+    pub fn space_up_to(&mut self, bytes_max: usize) -> &mut [u8] {
         if matches!(self.state, State::Drain | State::Closed) {
             self.discard();
         }
         // While the owner is at work, one pipelined read is enough.
         let may_grow = !self.input.has_pending()
             || matches!(self.state, State::Head | State::Body | State::Skip);
-        self.input.space(may_grow, self.limits.input_bytes_max())
+        let needed_max = self.input.held_bytes().saturating_add(bytes_max);
+        let limit = self.limits.input_bytes_max().min(needed_max);
+        let space = self.input.space(may_grow, limit);
+        let count = space.len().min(bytes_max);
+        space.get_mut(..count).unwrap_or_default()
     }
 
     /// `count` bytes were read into [`Self::space`]; 0 means that the client ended its side.

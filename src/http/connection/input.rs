@@ -42,6 +42,11 @@ impl Input {
         self.next < self.end
     }
 
+    /// Bytes of the head in hand and of what is pending.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.kept.len().saturating_add(self.pending().len())
+    }
+
     /// The head in hand.
     pub(super) fn kept(&self) -> &[u8] {
         self.bytes.get(self.kept.clone()).unwrap_or_default()

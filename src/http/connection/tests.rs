@@ -363,3 +363,28 @@ fn a_body_may_pass_the_buffer_by() {
     connection.receive(b"GET /y HTTP/1.1\r\nHost: h\r\n\r\n");
     assert_eq!(connection.next_head(), HeadEvent::Head);
 }
+
+/// A driver that reads a little at a time has a buffer of about that size, however much there is.
+#[test]
+fn small_reads_keep_the_buffer_small() {
+    const READ_BYTES: usize = 4 * KIB;
+    let mut connection = Connection::new(limits());
+    let requests = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n".repeat(4 * KIB);
+    let mut rest = requests.as_slice();
+    let mut served = 0;
+    while !rest.is_empty() {
+        let space = connection.space_up_to(READ_BYTES);
+        let (read, later) = rest.split_at(space.len().min(rest.len()));
+        assert!((1..=READ_BYTES).contains(&read.len()));
+        space[..read.len()].copy_from_slice(read);
+        connection.received(read.len());
+        rest = later;
+        while connection.next_head() == HeadEvent::Head {
+            connection.reject();
+            assert_eq!(connection.finish(), Next::Head);
+            served += 1;
+        }
+        assert!(connection.memory_bytes() <= 3 * READ_BYTES);
+    }
+    assert_eq!(served, 4 * KIB);
+}
