@@ -78,6 +78,13 @@ pub const EVENT_STREAM_INPUT_BYTES_MAX: usize = 16 * KIB;
 pub const UNSENT_SMALL_BYTES: u64 = 4 * KIB as u64;
 /// Requests of one connection served before other tasks get their turn.
 pub const REQUESTS_PER_TURN: u32 = 16;
+/// Such shares that a connection has, after it was idle, before those of others that had as many.
+pub const TURNS_PREFERRED: u32 = 3;
+/// From so many connections on that wait for their turns, others read only [`CROWDED_READ_BYTES`] at
+/// once: what they ask for would only wait in memory.
+pub const CROWD: usize = 64;
+/// See [`CROWD`], in bytes.
+pub const CROWDED_READ_BYTES: usize = 4 * KIB;
 /// Clients that may wait until they are accepted, where the system lets as many (ours): thousands
 /// that come back at once do not have to try twice.
 pub const BACKLOG_MAX: i32 = 16_384;

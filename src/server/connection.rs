@@ -15,7 +15,7 @@ use std::{
 use futures_lite::FutureExt as _;
 
 use crate::{
-    base::limits::{KIB, PIECE_BYTES, REQUESTS_PER_TURN},
+    base::limits::{CROWDED_READ_BYTES, KIB, PIECE_BYTES, REQUESTS_PER_TURN, TURNS_PREFERRED},
     http::{
         answer::{self, Body, Envelope, Piece},
         append,
@@ -40,6 +40,7 @@ use crate::{
         socket::{Socket, SocketError},
         spare::Parts,
         stored::ReadAhead,
+        turnstile::Share,
     },
     shard::request::{Reply, Request, Target},
     storage::blob::BlobFile,
@@ -47,8 +48,6 @@ use crate::{
 
 /// Output is written out when this much has gathered, in bytes.
 const OUTPUT_BYTES: usize = 32 * KIB;
-/// What a piece of a large answer counts for, in requests.
-const PIECE_SHARE: u32 = 4;
 /// Input that a connection may hold while a head is incomplete, uncharged, in bytes.
 const HEAD_BYTES_UNCHARGED: usize = 4 * KIB;
 
@@ -62,6 +61,7 @@ pub async fn serve(core: Rc<Core>, socket: Socket) {
         head_charge: None,
         served: 0,
         arrival: Arrival::default(),
+        turns: 0,
         watch: Timed::default(),
         unwritten: Vec::new(),
         answer_at: 0,
@@ -109,6 +109,8 @@ struct Client {
     head_charge: Option<Charge>,
     /// Requests served since its last turn, or since it last was idle.
     served: u32,
+    /// Turns since it last was idle.
+    turns: u32,
     /// When the bytes came that are next to be looked at.
     arrival: Arrival,
     /// Times the request in hand.
@@ -150,7 +152,7 @@ impl Client {
                     if !self.request().await? {
                         return Ok(());
                     }
-                    self.took(1).await;
+                    self.took_one().await?;
                 }
                 HeadEvent::NeedInput => {
                     self.settle().await;
@@ -188,7 +190,7 @@ impl Client {
             unwritten: std::mem::take(&mut self.unwritten),
         });
         self.head_charge = None;
-        self.served = 0;
+        (self.served, self.turns) = (0, 0);
         self.socket.seat.set_timeout(limits.idle_timeout);
         let core = self.core.clone();
         let (socket, connection) = (&mut self.socket, &mut self.connection);
@@ -198,7 +200,11 @@ impl Client {
                 return Poll::Ready(Ok(false));
             }
             let mut scratch = core.scratch.borrow_mut();
-            match socket.poll_read(cx, &mut scratch) {
+            let room = match core.turnstile.is_crowded() {
+                true => scratch.get_mut(..CROWDED_READ_BYTES),
+                false => Some(scratch.as_mut_slice()),
+            };
+            match socket.poll_read(cx, room.unwrap_or_default()) {
                 Poll::Ready(Ok(0)) => {
                     connection.receive_end();
                     Poll::Ready(Ok(true))
@@ -236,14 +242,19 @@ impl Client {
             self.socket.seat.set_timeout(core.limits.head_timeout);
             core.requests.charge()
         });
-        let space = self.connection.space().len();
+        let read_max = match core.turnstile.is_crowded() {
+            true => CROWDED_READ_BYTES,
+            false => usize::MAX,
+        };
+        let space = self.connection.space_up_to(read_max).len();
         let bytes = self.connection.memory_bytes();
         let charged = bytes.saturating_sub(HEAD_BYTES_UNCHARGED) as u64;
         if charge.set(charged).is_err() {
             return Err(SocketError::Shed);
         }
         debug_assert!(space > 0);
-        match self.socket.read(self.connection.space()).await {
+        let space = self.connection.space_up_to(read_max);
+        match self.socket.read(space).await {
             Ok(count) => {
                 self.connection.received(count);
                 Ok(true)
@@ -513,7 +524,7 @@ impl Client {
                         }
                         Err(broken) => return Err(broken),
                     }
-                    self.took(1).await;
+                    self.took_one().await?;
                 }
             }
         }
@@ -609,8 +620,8 @@ impl Client {
                 }
                 Piece::Buffered => {
                     if self.out.len() >= OUTPUT_BYTES {
+                        self.take_turn(Share::Piece).await?;
                         self.flush().await?;
-                        self.took(PIECE_SHARE).await;
                     }
                 }
                 Piece::File(file, start, end) => {
@@ -623,8 +634,8 @@ impl Client {
                         self.flush().await?;
                         let timeout = self.core.limits.write_timeout;
                         for part in piece.chunks(PIECE_BYTES) {
+                            self.take_turn(Share::Piece).await?;
                             self.socket.write_all(part, timeout).await?;
-                            self.took(PIECE_SHARE).await;
                         }
                     }
                 }
@@ -656,11 +667,13 @@ impl Client {
     /// read the connection breaks: the length that was promised cannot be kept.
     async fn fetch(&mut self, body: &mut Body, ahead: &mut ReadAhead) -> Result<(), SocketError> {
         let broken = |_| SocketError::Broken(std::io::ErrorKind::UnexpectedEof.into());
+        if ahead.is_read_next() {
+            self.take_turn(Share::Piece).await?;
+        }
         let block = ahead.next().await.map_err(broken)?;
         if !body.fetched(&block, &mut self.out) {
             if self.out.len() >= OUTPUT_BYTES {
                 self.flush().await?;
-                self.took(PIECE_SHARE).await;
             }
             return Ok(());
         }
@@ -679,7 +692,6 @@ impl Client {
         let timeout = self.core.limits.write_timeout;
         let parts = blocks.iter().map(|block| &**block);
         self.socket.write_all_of(parts, timeout).await?;
-        self.took(PIECE_SHARE).await;
         Ok(())
     }
 
@@ -701,21 +713,44 @@ impl Client {
         let mut pieces = pieces.map_err(broken)?;
         let mut piece = Vec::new();
         while pieces.next(&mut piece).await.map_err(broken)? {
+            self.take_turn(Share::Piece).await?;
             let timeout = self.core.limits.write_timeout;
             self.socket.write_all(&piece, timeout).await?;
-            self.took(PIECE_SHARE).await;
         }
         Ok(())
     }
 
-    /// Counts what was done without a wait; after a full share others get their turn.
-    async fn took(&mut self, share: u32) {
-        self.served = self.served.saturating_add(share);
-        if self.served >= REQUESTS_PER_TURN {
-            self.served = 0;
-            self.core.metrics.turns_total.increment();
-            self.core.turnstile.pass().await;
+    /// Counts a request that was done without a wait; after a full share others get their turn.
+    async fn took_one(&mut self) -> Result<(), SocketError> {
+        self.served = self.served.saturating_add(1);
+        if self.served < REQUESTS_PER_TURN {
+            return Ok(());
         }
+        self.turns = self.turns.saturating_add(1);
+        let share = match self.turns {
+            ..=TURNS_PREFERRED => Share::Requests,
+            _ => Share::ManyRequests,
+        };
+        self.take_turn(share).await
+    }
+
+    /// Waits for its turn. Pieces of large answers have one each, also the first: hundreds that ask
+    /// for one at once would all have theirs before whoever comes next.
+    async fn take_turn(&mut self, share: Share) -> Result<(), SocketError> {
+        self.served = 0;
+        if self.core.turnstile.is_crowded() {
+            // It may take long: answers do not wait for more of their kind.
+            self.flush().await?;
+        }
+        // What it holds meanwhile: requests that wait, and answers.
+        let held = self.connection.memory_bytes();
+        let held = held.saturating_add(self.out.capacity());
+        let mut charge = self.core.requests.charge();
+        let charged = held.saturating_sub(HEAD_BYTES_UNCHARGED) as u64;
+        charge.set(charged).map_err(|_| SocketError::Shed)?;
+        self.core.metrics.turns_total.increment();
+        self.core.turnstile.pass(share).await;
+        Ok(())
     }
 
     fn refuse_framing(&mut self, refusal: &parse::Refusal) {

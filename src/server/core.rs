@@ -19,7 +19,7 @@ use crate::{
     protocol::{error::Refusal, fork::ForkOrigin, incarnation::Incarnation, stream_key::StreamKey},
     server::{
         budget::Budget, fan_out::FanOut, latency::Latency, metrics::ShardMetrics,
-        read_turns::ReadTurns, seat::Seats, spare::Spare, turnstile::Turnstile,
+        read_turns::ReadTurns, rounds::Rounds, seat::Seats, spare::Spare, turnstile::Turnstile,
     },
     shard::{
         across::Cores,
@@ -69,6 +69,8 @@ pub struct Core {
     pub seats: Rc<Seats>,
     /// Where those of them queue that ask for more than their share.
     pub turnstile: Turnstile,
+    /// Rounds of its ready tasks.
+    pub rounds: Rounds,
     /// What it measures.
     pub latency: Rc<Latency>,
     /// What it counts.

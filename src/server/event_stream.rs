@@ -37,6 +37,7 @@ use crate::{
         live::{client_cursor, request_of},
         seat::SWEEP_INTERVAL,
         socket::{Socket, SocketError},
+        turnstile::Share,
     },
     shard::{
         live::{EventKey, SharedEvent, Watch, Watched},
@@ -251,6 +252,11 @@ impl EventStream {
     /// Writes everything up to the tail; false when the stream, or what can be had of it, is over.
     async fn catch_up(&mut self, core: &Rc<Core>, work: &mut Work) -> Result<bool, SocketError> {
         loop {
+            // What is new to many readers is small; a catch-up could go on for long, and hundreds
+            // of them begin at once.
+            if self.is_far_behind(work) {
+                core.turnstile.pass(Share::Piece).await;
+            }
             let published_ns = self.reader.reader.published_ns();
             let event = match self.next_event(core, &work.standing).await {
                 Ok(event) => event,
@@ -283,10 +289,6 @@ impl EventStream {
                     let seen_ns = &mut work.standing.delivered_ns;
                     core.latency.delivered(published_ns, seen_ns);
                 }
-                // Small events to many readers come in turn anyway; a catch-up could go on for long.
-                if event.text.len() > COPY_BYTES_MAX {
-                    core.turnstile.pass().await;
-                }
                 // At the tail, or before what is only the start of a character, it waits.
                 if has_advanced && event.end < event.tail {
                     continue;
@@ -295,6 +297,15 @@ impl EventStream {
             work.standing.seen = event.tail;
             work.seen_closed = event.closed;
             return Ok(true);
+        }
+    }
+
+    fn is_far_behind(&self, work: &Work) -> bool {
+        match self.reader.reader.stream.watch.state() {
+            Watched::Open { tail } | Watched::Closed { tail } => {
+                tail.saturating_sub(work.standing.at) > COPY_BYTES_MAX as u64
+            }
+            Watched::Gone => false,
         }
     }
 

@@ -47,6 +47,7 @@ pub mod progress;
 pub mod read_turns;
 pub mod repair;
 pub mod reshard;
+pub mod rounds;
 pub mod seat;
 pub mod socket;
 pub mod spare;

@@ -2,7 +2,8 @@
 //! that the server is going down.
 //!
 //! Deadlines are coarse: a sweep looks at all seats four times a second, so a
-//! connection costs no timer of its own, however often its deadline moves.
+//! connection costs no timer of its own, however often its deadline moves. It
+//! wakes one at a time: a crowd that came at once has its end at once, too.
 
 use std::{
     cell::{Cell, RefCell},
@@ -97,25 +98,34 @@ impl Seats {
         self.len() == 0
     }
 
-    /// One sweep: time moves on, and whose time is up is woken.
-    pub fn sweep(&self) {
-        let now = self.now.get().saturating_add(1);
-        self.now.set(now);
-        self.wake(|place| place.deadline <= now);
+    /// One sweep begins: time moves on, and [`wake_one`](Self::wake_one) is to be called from 0 on.
+    pub fn begin_sweep(&self) {
+        self.now.set(self.now.get().saturating_add(1));
+    }
+
+    /// Wakes the first at `from` or after it whose time is up, and says where to go on.
+    pub fn wake_one(&self, from: usize) -> Option<usize> {
+        let now = self.now.get();
+        let mut taken = self.taken.borrow_mut();
+        for index in from..taken.capacity() {
+            if let Some(place) = taken.get_mut(index)
+                && place.deadline <= now
+                && let Some(waker) = place.waker.take()
+            {
+                // Waking only queues the connection's task: nothing runs while the seats are
+                // borrowed.
+                waker.wake();
+                return index.checked_add(1);
+            }
+        }
+        None
     }
 
     /// The server is going down: everybody is told.
     pub fn drain(&self) {
         self.draining.set(true);
-        self.wake(|_| true);
-    }
-
-    /// Waking only queues the connection's task: nothing runs while the seats are borrowed.
-    fn wake(&self, whom: impl Fn(&Place) -> bool) {
         for (_, place) in self.taken.borrow_mut().iter_mut() {
-            if whom(place)
-                && let Some(waker) = place.waker.take()
-            {
+            if let Some(waker) = place.waker.take() {
                 waker.wake();
             }
         }
@@ -203,9 +213,9 @@ mod tests {
         let seat = seats.take();
         assert!(!seat.is_over());
         seat.set_timeout(SWEEP_INTERVAL);
-        seats.sweep();
+        seats.begin_sweep();
         assert!(!seat.is_over());
-        seats.sweep();
+        seats.begin_sweep();
         assert!(seat.is_over());
         seat.set_timeout(SWEEP_INTERVAL);
         assert!(!seat.is_over());

@@ -18,7 +18,7 @@ use crate::{
     base::limits::{DISK_IO_BYTES_MAX, READ_AHEAD_MAX},
     http::answer::Source,
     protocol::{error::Refusal, stream_key::StreamKey},
-    server::{budget::Charge, core::Core, read_turns::ReadTurns},
+    server::{budget::Charge, core::Core, read_turns::ReadTurns, turnstile::Share},
     shard::{
         lookup::Lack,
         request::{Reply, Request, Warm},
@@ -54,7 +54,7 @@ impl Core {
             let miss = match cold.lack {
                 Lack::Bytes(miss) => miss,
                 Lack::Turn => {
-                    self.turnstile.pass().await;
+                    self.turnstile.pass(Share::Piece).await;
                     request = cold.request;
                     continue;
                 }
@@ -241,6 +241,12 @@ impl ReadAhead {
             self.plan.push_front(rest);
         }
         Some(group)
+    }
+
+    /// Whether the next block's part waits for a read.
+    #[must_use]
+    pub fn is_read_next(&self) -> bool {
+        self.ready.is_empty()
     }
 
     /// The next block's part if the last read brought it too.

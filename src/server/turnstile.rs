@@ -1,7 +1,11 @@
-//! Where connections queue that have more requests at hand than their share:
-//! one of them goes on each time the core has been round its ready tasks, so
-//! that however many there are, everybody else waits for one share, not for
-//! one share of each.
+//! Where connections queue that have more requests at hand than their share,
+//! or a piece of a large answer to write: one of them goes on each time the
+//! core has been round its ready tasks, so that however many there are,
+//! everybody else waits for one share, not for one share of each.
+//!
+//! There is a queue for each [`Share`]: somebody who had to wait, and now has a
+//! few more requests at hand than usual, does not queue behind hundreds who
+//! never have less.
 
 use std::{
     cell::{Cell, RefCell},
@@ -11,12 +15,36 @@ use std::{
     task::{Poll, Waker},
 };
 
-use futures_lite::future;
+use crate::base::limits::CROWD;
 
-/// The queue of one core.
+/// What somebody waits to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// More requests, soon after it was idle.
+    Requests,
+    /// More requests of one that had many since it was idle.
+    ManyRequests,
+    /// A piece of a large answer.
+    Piece,
+}
+
+const SHARES: usize = 3;
+/// Whose turn it is, if somebody waits for it: none of them for ever.
+const ORDER: [Share; 6] = [
+    Share::Requests,
+    Share::Requests,
+    Share::ManyRequests,
+    Share::Requests,
+    Share::Requests,
+    Share::Piece,
+];
+
+/// The queues of one core.
 #[derive(Debug, Default)]
 pub struct Turnstile {
-    queue: RefCell<VecDeque<Rc<Ticket>>>,
+    queues: RefCell<[VecDeque<Rc<Ticket>>; SHARES]>,
+    /// Where in [`ORDER`] it is.
+    hand: Cell<usize>,
     keeper: RefCell<Option<Waker>>,
 }
 
@@ -28,7 +56,7 @@ struct Ticket {
 
 impl Turnstile {
     /// Waits for this connection's turn.
-    pub async fn pass(&self) {
+    pub async fn pass(&self, share: Share) {
         let mut ticket: Option<Rc<Ticket>> = None;
         poll_fn(|cx| match &ticket {
             None => {
@@ -36,7 +64,9 @@ impl Turnstile {
                     is_called: Cell::new(false),
                     waker: RefCell::new(cx.waker().clone()),
                 });
-                self.queue.borrow_mut().push_back(queued.clone());
+                if let Some(queue) = self.queues.borrow_mut().get_mut(share as usize) {
+                    queue.push_back(queued.clone());
+                }
                 ticket = Some(queued);
                 if let Some(keeper) = self.keeper.borrow_mut().take() {
                     keeper.wake();
@@ -52,11 +82,33 @@ impl Turnstile {
         .await;
     }
 
-    /// Calls one connection after the other, each in a round of its own, for ever. A ticket whose
-    /// connection is gone costs a round.
-    pub async fn keep(&self) {
+    /// Whether many wait.
+    #[must_use]
+    pub fn is_crowded(&self) -> bool {
+        let queues = self.queues.borrow();
+        queues.iter().map(VecDeque::len).sum::<usize>() >= CROWD
+    }
+
+    fn next(&self) -> Option<Rc<Ticket>> {
+        let mut queues = self.queues.borrow_mut();
+        // The hand is never past the end.
+        let (done, next) = ORDER.split_at_checked(self.hand.get()).unwrap_or_default();
+        for (steps, share) in (1..).zip(next.iter().chain(done)) {
+            let queue = queues.get_mut(*share as usize);
+            if let Some(ticket) = queue.and_then(VecDeque::pop_front) {
+                let hand = self.hand.get().saturating_add(steps);
+                self.hand.set(hand.checked_rem(ORDER.len()).unwrap_or(0));
+                return Some(ticket);
+            }
+        }
+        None
+    }
+
+    /// Calls one connection after the other, and waits for a `round` after each, for ever. A ticket
+    /// whose connection is gone costs a round.
+    pub async fn keep(&self, round: impl AsyncFn()) {
         loop {
-            let ticket = poll_fn(|cx| match self.queue.borrow_mut().pop_front() {
+            let ticket = poll_fn(|cx| match self.next() {
                 Some(ticket) => Poll::Ready(ticket),
                 None => {
                     *self.keeper.borrow_mut() = Some(cx.waker().clone());
@@ -66,7 +118,7 @@ impl Turnstile {
             .await;
             ticket.is_called.set(true);
             ticket.waker.borrow().wake_by_ref();
-            future::yield_now().await;
+            round().await;
         }
     }
 }
@@ -74,6 +126,7 @@ impl Turnstile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_lite::future;
     use std::{
         future::Future,
         pin::pin,
@@ -84,8 +137,9 @@ mod tests {
     fn one_passes_in_each_round_in_order() {
         let turnstile = Turnstile::default();
         let mut cx = Context::from_waker(Waker::noop());
-        let mut keeper = pin!(turnstile.keep());
-        let (mut first, mut second) = (pin!(turnstile.pass()), pin!(turnstile.pass()));
+        let mut keeper = pin!(turnstile.keep(async || future::yield_now().await));
+        let pass = || turnstile.pass(Share::Requests);
+        let (mut first, mut second) = (pin!(pass()), pin!(pass()));
         assert!(keeper.as_mut().poll(&mut cx).is_pending());
         assert!(first.as_mut().poll(&mut cx).is_pending());
         assert!(second.as_mut().poll(&mut cx).is_pending());
@@ -94,5 +148,37 @@ mod tests {
         assert!(first.as_mut().poll(&mut cx).is_ready());
         assert!(keeper.as_mut().poll(&mut cx).is_pending());
         assert!(second.as_mut().poll(&mut cx).is_ready());
+    }
+
+    #[test]
+    fn every_share_has_its_turn() {
+        let turnstile = Turnstile::default();
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut keeper = pin!(turnstile.keep(async || future::yield_now().await));
+        let shares = [
+            Share::Piece,
+            Share::Piece,
+            Share::ManyRequests,
+            Share::Requests,
+        ];
+        let mut passes: Vec<_> = shares
+            .iter()
+            .map(|share| Box::pin(turnstile.pass(*share)))
+            .collect();
+        for pass in &mut passes {
+            assert!(pass.as_mut().poll(&mut cx).is_pending());
+        }
+        for expected in [3, 2, 0, 1] {
+            assert!(keeper.as_mut().poll(&mut cx).is_pending());
+            let passed = passes
+                .iter_mut()
+                .map(|pass| pass.as_mut().poll(&mut cx).is_ready());
+            let passed: Vec<bool> = passed.collect();
+            let mut wanted = vec![false; passes.len()];
+            wanted[expected] = true;
+            assert_eq!(passed, wanted);
+            // What is done is polled no more.
+            passes[expected] = Box::pin(turnstile.pass(Share::Piece));
+        }
     }
 }

@@ -56,8 +56,6 @@ use crate::{
 const MESSAGES_PER_TURN: usize = 256;
 /// Blobs' files removed by one sweep of a core.
 const BURIALS_PER_SWEEP: usize = 64;
-/// A crowd of new connections is admitted this many at a time between other tasks.
-const ACCEPTS_PER_TURN: usize = 64;
 /// Pause after a failed accept: what it lacked does not come back by asking again at once.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -181,14 +179,23 @@ async fn work(
     if process.start.reach(Stage::Checked, cores).await {
         let listener = bind(process.listen)?;
         if let Err(error) = widen_backlog(process.listen) {
-            tracing::debug!(shard = id, "no more than 1,024 may wait for an accept: {error}");
+            tracing::debug!(
+                shard = id,
+                "no more than 1,024 may wait for an accept: {error}"
+            );
         }
         let admin_listener = (id == 0).then(|| bind(process.admin_listen)).transpose()?;
         spawn_timers(process, &core, &stopped, journal.clone(), keeper.stats());
         keeping = Some(glommio::spawn_local(keeper.run()));
         glommio::spawn_local(resume_purges(core.clone())).detach();
         let keeper = core.clone();
-        glommio::spawn_local(async move { keeper.turnstile.keep().await }).detach();
+        glommio::spawn_local(async move {
+            keeper
+                .turnstile
+                .keep(async || keeper.rounds.next().await)
+                .await
+        })
+        .detach();
         glommio::spawn_local(fan_out::run(core.clone())).detach();
         if let Some(listener) = admin_listener {
             let admin = admin::serve(process.clone(), core.clone(), listener);
@@ -291,7 +298,12 @@ fn spawn_timers(
         let mut held = HeldFor::default();
         while !stopped.get() {
             Timer::new(SWEEP_INTERVAL).await;
-            core.seats.sweep();
+            core.seats.begin_sweep();
+            let mut from = Some(0);
+            while let Some(at) = from {
+                from = core.seats.wake_one(at);
+                core.rounds.next().await;
+            }
             if core.unsent.is_half_used() {
                 core.hub.forget_events();
             }
@@ -401,7 +413,6 @@ async fn accept(process: &Arc<Process>, core: &Rc<Core>, listener: &TcpListener)
         .div_ceil(process.config.shards.max(1));
     let seat = core.seats.take();
     let mut unsent = UnsentBound::new(core.id);
-    let mut in_a_row = 0;
     loop {
         let stopping = poll_fn(|cx| {
             seat.wake_on_end(cx.waker());
@@ -439,11 +450,8 @@ async fn accept(process: &Arc<Process>, core: &Rc<Core>, listener: &TcpListener)
                 Timer::new(ACCEPT_PAUSE).await;
             }
         }
-        in_a_row = ACCEPTS_PER_TURN.min(in_a_row).saturating_add(1);
-        if in_a_row >= ACCEPTS_PER_TURN {
-            in_a_row = 0;
-            future::yield_now().await;
-        }
+        // It has its first share before the next is accepted.
+        core.rounds.next().await;
     }
 }
 

@@ -598,6 +598,35 @@ fn unread_pipelines_are_bounded() {
     bystander.expect_served();
 }
 
+/// Hundreds of pipelines at once: while their requests wait for their turns they wait in the kernel,
+/// and what has been read of them is accounted for.
+#[test]
+fn pipelines_that_wait_for_their_turn_hold_little() {
+    const FLOODS: usize = 500;
+    let server = Options::new(1).start();
+    let mut bystander = Bystander::new(&server);
+    bystander.expect_served();
+    let stream = Stream::create(&server, Surface::Base, OCTETS);
+    let requests = get(&stream, "").replace("GET", "HEAD").repeat(1500);
+    let mut floods: Vec<TcpStream> = (0..FLOODS)
+        .map(|_| TcpStream::connect(server.address()).expect("the server listens"))
+        .collect();
+    await_metric(&server, "connections", |count| count > FLOODS as u64);
+    let before = rss_bytes(&server);
+    for flood in &mut floods {
+        flood.set_nonblocking(true).expect("the socket is open");
+        let sent = flood.write(requests.as_bytes());
+        assert!(sent.is_ok_and(|count| count > 64 << 10));
+    }
+    await_metric(&server, "body_bytes", |bytes| bytes > 0);
+    bystander.expect_served();
+    let grown = rss_bytes(&server).saturating_sub(before);
+    assert!(grown < FLOODS as u64 * (48 << 10), "grew by {grown} bytes");
+    drop(floods);
+    await_metric(&server, "body_bytes", |bytes| bytes == 0);
+    bystander.expect_served();
+}
+
 /// Clients that all come back at once are all let in, also when the server is busy meanwhile.
 #[test]
 fn a_crowd_that_reconnects_at_once_is_let_in() {
