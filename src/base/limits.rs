@@ -78,8 +78,11 @@ pub const EVENT_STREAM_INPUT_BYTES_MAX: usize = 16 * KIB;
 pub const UNSENT_SMALL_BYTES: u64 = 4 * KIB as u64;
 /// Requests of one connection served before other tasks get their turn.
 pub const REQUESTS_PER_TURN: u32 = 16;
-/// Such shares that a connection has, after it was idle, before those of others that had as many.
-pub const TURNS_PREFERRED: u32 = 3;
+/// Requests that come before those of others who never wait, for each time that a connection waited
+/// for its client: who falls behind since the server was slow catches up, however many send on and on.
+pub const PREFERRED_PER_WAIT: u32 = 4;
+/// Most of them that a connection may have saved up.
+pub const PREFERRED_REQUESTS_MAX: u32 = 256;
 /// From so many connections on that wait for their turns, others read only [`CROWDED_READ_BYTES`] at
 /// once: what they ask for would only wait in memory.
 pub const CROWD: usize = 64;

@@ -15,7 +15,10 @@ use std::{
 use futures_lite::FutureExt as _;
 
 use crate::{
-    base::limits::{CROWDED_READ_BYTES, KIB, PIECE_BYTES, REQUESTS_PER_TURN, TURNS_PREFERRED},
+    base::limits::{
+        CROWDED_READ_BYTES, KIB, PIECE_BYTES, PREFERRED_PER_WAIT, PREFERRED_REQUESTS_MAX,
+        REQUESTS_PER_TURN,
+    },
     http::{
         answer::{self, Body, Envelope, Piece},
         append,
@@ -61,7 +64,7 @@ pub async fn serve(core: Rc<Core>, socket: Socket) {
         head_charge: None,
         served: 0,
         arrival: Arrival::default(),
-        turns: 0,
+        preferred: 0,
         watch: Timed::default(),
         unwritten: Vec::new(),
         answer_at: 0,
@@ -109,8 +112,8 @@ struct Client {
     head_charge: Option<Charge>,
     /// Requests served since its last turn, or since it last was idle.
     served: u32,
-    /// Turns since it last was idle.
-    turns: u32,
+    /// Requests at hand that come before those of others who never wait for their client.
+    preferred: u32,
     /// When the bytes came that are next to be looked at.
     arrival: Arrival,
     /// Times the request in hand.
@@ -190,12 +193,13 @@ impl Client {
             unwritten: std::mem::take(&mut self.unwritten),
         });
         self.head_charge = None;
-        (self.served, self.turns) = (0, 0);
+        self.served = 0;
         self.socket.seat.set_timeout(limits.idle_timeout);
         let core = self.core.clone();
         let (socket, connection) = (&mut self.socket, &mut self.connection);
         let (out, unwritten) = (&mut self.out, &mut self.unwritten);
-        poll_fn(|cx| {
+        let mut has_waited = false;
+        let more = poll_fn(|cx| {
             if socket.seat.is_draining() {
                 return Poll::Ready(Ok(false));
             }
@@ -222,16 +226,24 @@ impl Client {
                     Poll::Ready(Ok(taken == count))
                 }
                 Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
-                Poll::Pending => match socket.poll_over(cx) {
-                    Poll::Ready(Err(SocketError::TimedOut)) => {
-                        core.metrics.idle_closes_total.increment();
-                        Poll::Ready(Ok(false))
+                Poll::Pending => {
+                    has_waited = true;
+                    match socket.poll_over(cx) {
+                        Poll::Ready(Err(SocketError::TimedOut)) => {
+                            core.metrics.idle_closes_total.increment();
+                            Poll::Ready(Ok(false))
+                        }
+                        other => other,
                     }
-                    other => other,
-                },
+                }
             }
         })
-        .await
+        .await;
+        if has_waited {
+            let preferred = self.preferred.saturating_add(PREFERRED_PER_WAIT);
+            self.preferred = preferred.min(PREFERRED_REQUESTS_MAX);
+        }
+        more
     }
 
     /// Reads more of a head, or of what is to be skipped before it. One deadline holds for all of
@@ -726,10 +738,12 @@ impl Client {
         if self.served < REQUESTS_PER_TURN {
             return Ok(());
         }
-        self.turns = self.turns.saturating_add(1);
-        let share = match self.turns {
-            ..=TURNS_PREFERRED => Share::Requests,
-            _ => Share::ManyRequests,
+        let share = match self.preferred.checked_sub(REQUESTS_PER_TURN) {
+            Some(left) => {
+                self.preferred = left;
+                Share::Requests
+            }
+            None => Share::ManyRequests,
         };
         self.take_turn(share).await
     }

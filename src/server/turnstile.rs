@@ -20,9 +20,9 @@ use crate::base::limits::CROWD;
 /// What somebody waits to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
-    /// More requests, soon after it was idle.
+    /// More requests, of one that often waited for its client.
     Requests,
-    /// More requests of one that had many since it was idle.
+    /// More requests, of one that hardly ever did.
     ManyRequests,
     /// A piece of a large answer.
     Piece,
