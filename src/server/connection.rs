@@ -16,8 +16,7 @@ use futures_lite::FutureExt as _;
 
 use crate::{
     base::limits::{
-        CROWDED_READ_BYTES, KIB, PIECE_BYTES, PREFERRED_PER_WAIT, PREFERRED_REQUESTS_MAX,
-        REQUESTS_PER_TURN,
+        KIB, PIECE_BYTES, PREFERRED_PER_WAIT, PREFERRED_REQUESTS_MAX, REQUESTS_PER_TURN,
     },
     http::{
         answer::{self, Body, Envelope, Piece},
@@ -204,11 +203,9 @@ impl Client {
                 return Poll::Ready(Ok(false));
             }
             let mut scratch = core.scratch.borrow_mut();
-            let room = match core.turnstile.is_crowded() {
-                true => scratch.get_mut(..CROWDED_READ_BYTES),
-                false => Some(scratch.as_mut_slice()),
-            };
-            match socket.poll_read(cx, room.unwrap_or_default()) {
+            let count_max = scratch.len().min(core.turnstile.read_bytes_max());
+            let room = scratch.get_mut(..count_max).unwrap_or_default();
+            match socket.poll_read(cx, room) {
                 Poll::Ready(Ok(0)) => {
                     connection.receive_end();
                     Poll::Ready(Ok(true))
@@ -254,10 +251,7 @@ impl Client {
             self.socket.seat.set_timeout(core.limits.head_timeout);
             core.requests.charge()
         });
-        let read_max = match core.turnstile.is_crowded() {
-            true => CROWDED_READ_BYTES,
-            false => usize::MAX,
-        };
+        let read_max = core.turnstile.read_bytes_max();
         let space = self.connection.space_up_to(read_max).len();
         let bytes = self.connection.memory_bytes();
         let charged = bytes.saturating_sub(HEAD_BYTES_UNCHARGED) as u64;

@@ -1,6 +1,11 @@
-//! The process's table of descriptors, and what waits at its listeners.
+//! The process's table of descriptors, what of it glommio names by number
+//! only, and what waits at its listeners.
 
-use std::{fs, io, net::SocketAddr, os::fd::RawFd};
+use std::{
+    fs, io,
+    net::SocketAddr,
+    os::fd::{OwnedFd, RawFd},
+};
 
 use rustix::{
     io::fcntl_dupfd_cloexec,
@@ -9,6 +14,29 @@ use rustix::{
 use socket2::SockRef;
 
 use crate::base::limits::BACKLOG_MAX;
+
+/// The table. glommio says what number a descriptor has, and an option of a socket wants a
+/// descriptor: it is made once more from the number.
+#[derive(Debug)]
+pub struct Descriptors(OwnedFd);
+
+impl Descriptors {
+    /// Those of this process.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open() -> io::Result<Self> {
+        Ok(Self(pidfd_open(getpid(), PidfdFlags::empty())?))
+    }
+
+    /// Another descriptor of what `number` is one of.
+    ///
+    /// # Errors
+    /// What the system says: it is closed, or there may be no more.
+    pub fn again(&self, number: RawFd) -> io::Result<OwnedFd> {
+        Ok(pidfd_getfd(&self.0, number, PidfdGetfdFlags::empty())?)
+    }
+}
 
 /// Gives the table room for `count` descriptors, if the limit of open files allows as many. To be
 /// called while there is one thread: once there are more, the kernel doubles the table only after
@@ -29,7 +57,7 @@ pub fn make_room(count: u64) {
 /// # Errors
 /// What the system says; as many wait as before.
 pub fn widen_backlog(address: SocketAddr) -> io::Result<()> {
-    let this = pidfd_open(getpid(), PidfdFlags::empty())?;
+    let descriptors = Descriptors::open()?;
     for entry in fs::read_dir("/proc/self/fd")? {
         // glommio does not say what number its listener has.
         let Some(number) = entry?
@@ -40,7 +68,7 @@ pub fn widen_backlog(address: SocketAddr) -> io::Result<()> {
             continue;
         };
         // It may be closed meanwhile.
-        let Ok(same) = pidfd_getfd(&this, number, PidfdGetfdFlags::empty()) else {
+        let Ok(same) = descriptors.again(number) else {
             continue;
         };
         let socket = SockRef::from(&same);

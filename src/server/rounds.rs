@@ -13,8 +13,7 @@ use futures_lite::future;
 use glommio::timer::Timer;
 
 /// Longest time between two looks at sockets and disks while a crowd is served: an append waits for
-/// five of them. For everybody always, instead of 1 ms, it would cost 4
-/// to 8 % of the appends a second.
+/// five of them. For everybody always, instead of 1 ms, it would cost 4 to 8 % of the appends a second.
 const LOOK_INTERVAL_MAX: Duration = Duration::from_micros(250);
 /// In no time, but not at once.
 const SOON: Duration = Duration::from_nanos(500);

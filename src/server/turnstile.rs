@@ -15,7 +15,7 @@ use std::{
     task::{Poll, Waker},
 };
 
-use crate::base::limits::CROWD;
+use crate::base::limits::{CROWD, CROWDED_READ_BYTES};
 
 /// What somebody waits to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +80,16 @@ impl Turnstile {
             }
         })
         .await;
+    }
+
+    /// How much a connection may read at once now, in bytes: little while many wait.
+    #[must_use]
+    pub fn read_bytes_max(&self) -> usize {
+        if self.is_crowded() {
+            CROWDED_READ_BYTES
+        } else {
+            usize::MAX
+        }
     }
 
     /// Whether many wait.

@@ -2,38 +2,34 @@
 //! [`SOCKET_UNSENT_BYTES_MAX`] beyond what it has sent, where the system lets
 //! that be set.
 
-use std::{
-    io,
-    os::fd::{AsRawFd as _, OwnedFd},
-};
+use std::{io, os::fd::AsRawFd as _};
 
 use glommio::net::TcpStream;
-use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use socket2::SockRef;
 
-use crate::base::limits::SOCKET_UNSENT_BYTES_MAX;
+use crate::{base::limits::SOCKET_UNSENT_BYTES_MAX, server::descriptors::Descriptors};
 
 /// Bounds what the kernel takes for clients that do not read, where the system lets it.
 #[derive(Debug)]
-pub struct UnsentBound(Option<OwnedFd>);
+pub struct UnsentBound(Option<Descriptors>);
 
 impl UnsentBound {
     /// Finds out whether the system lets it, for the core of `shard`.
     #[must_use]
     pub fn new(shard: usize) -> Self {
-        let this = pidfd_open(getpid(), PidfdFlags::empty());
+        let descriptors = Descriptors::open();
         Self(
-            this.map_err(|error| warn_unbound(shard, &error.into()))
+            descriptors
+                .map_err(|error| warn_unbound(shard, &error))
                 .ok(),
         )
     }
 
-    /// To [`SOCKET_UNSENT_BYTES_MAX`] beyond what it has sent this one. glommio says only what number
-    /// the descriptor has, and an option wants a descriptor: it is made once more from the number.
+    /// To [`SOCKET_UNSENT_BYTES_MAX`] beyond what it has sent this one.
     pub fn apply(&mut self, shard: usize, stream: &TcpStream) {
-        let Some(this) = &self.0 else { return };
-        let bound = pidfd_getfd(this, stream.as_raw_fd(), PidfdGetfdFlags::empty())
-            .map_err(io::Error::from)
+        let Some(descriptors) = &self.0 else { return };
+        let bound = descriptors
+            .again(stream.as_raw_fd())
             .and_then(|same| SockRef::from(&same).set_tcp_notsent_lowat(SOCKET_UNSENT_BYTES_MAX));
         match bound {
             // Too many are open: the next may have it.
