@@ -93,6 +93,15 @@ fn narrow_socket(address: SocketAddr) -> TcpStream {
     try_narrow_socket(address).expect("the server listens")
 }
 
+/// A client with a small receive buffer that has asked for `query` of the stream, and not read.
+fn narrow_reader(server: &Server, stream: &Stream, query: &str) -> TcpStream {
+    let mut socket = narrow_socket(server.address());
+    socket
+        .write_all(get(stream, query).as_bytes())
+        .expect("the server takes a request");
+    socket
+}
+
 fn try_narrow_socket(address: SocketAddr) -> io::Result<TcpStream> {
     narrow_socket_of(address, 16 << 10)
 }
@@ -712,12 +721,11 @@ fn event_streams_that_nobody_reads_are_dropped() {
     // Each at an offset of its own: they share no event.
     let stalled: Vec<TcpStream> = (0..READERS)
         .map(|index| {
-            let mut socket = narrow_socket(server.address());
-            let query = format!("?offset={}&live=sse", offset(index));
-            socket
-                .write_all(get(&stream, &query).as_bytes())
-                .expect("the server takes a request");
-            socket
+            narrow_reader(
+                &server,
+                &stream,
+                &format!("?offset={}&live=sse", offset(index)),
+            )
         })
         .collect();
     for _ in 1..APPENDS {

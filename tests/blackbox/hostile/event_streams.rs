@@ -1,11 +1,10 @@
 //! Event streams whose clients mean harm beside not reading: what is kept for them is in the budget,
 //! and they are no place to send to.
 
-use std::io::Write as _;
 use std::net::TcpStream;
 use std::thread;
 
-use super::{Bystander, get, narrow_socket, pour};
+use super::{Bystander, get, narrow_reader, pour};
 use crate::common::eventually;
 use crate::common::observe::{await_metric, metric};
 use crate::common::server::Options;
@@ -25,13 +24,9 @@ fn event_streams_with_cursors_of_their_own_are_in_the_budget() {
     stream.append(OCTETS, vec![b'x'; READERS * step]);
     let stalled: Vec<TcpStream> = (0..READERS)
         .map(|reader| {
-            let mut socket = narrow_socket(server.address());
             let from = reader * step;
             let query = format!("?offset={from:020}&live=sse&cursor=9000000000000000");
-            socket
-                .write_all(get(&stream, &query).as_bytes())
-                .expect("the server takes a request");
-            socket
+            narrow_reader(&server, &stream, &query)
         })
         .collect();
     await_metric(&server, "live_readers", |count| count == READERS as u64);
@@ -60,11 +55,7 @@ fn event_streams_take_no_flood() {
     let sent: Vec<usize> = thread::scope(|scope| {
         let floods: Vec<_> = (0..FLOODS)
             .map(|_| {
-                let mut socket = narrow_socket(server.address());
-                let request = get(&stream, "?offset=now&live=sse");
-                socket
-                    .write_all(request.as_bytes())
-                    .expect("the server takes a request");
+                let mut socket = narrow_reader(&server, &stream, "?offset=now&live=sse");
                 let piece = &piece;
                 // A client that is read on and on comes to the end of this.
                 scope.spawn(move || pour(&mut socket, piece, 1 << 30))
