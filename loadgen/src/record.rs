@@ -242,6 +242,14 @@ mod tests {
         parse_head, render, render_indented,
     };
 
+    const FIELDS: Fields = Fields {
+        lane: 1,
+        seq: 2,
+        sent_ns: 3,
+        chain: 4,
+        len: 200,
+    };
+
     #[test]
     fn what_is_rendered_parses_back_in_both_forms() {
         let filler = filler(7, 1024);
@@ -269,31 +277,17 @@ mod tests {
     #[test]
     fn json_form_is_json_and_survives_a_reserialising_server() {
         let mut out = Vec::new();
-        let fields = Fields {
-            lane: 1,
-            seq: 2,
-            sent_ns: 3,
-            chain: 4,
-            len: 200,
-        };
-        render(Form::Json, &fields, &filler(1, 256), &mut out);
+        render(Form::Json, &FIELDS, &filler(1, 256), &mut out);
         let value: serde_json::Value = serde_json::from_slice(&out).expect("valid JSON");
         assert_eq!(serde_json::to_vec(&value).expect("serialises"), out);
     }
 
     #[test]
     fn indented_json_is_the_same_value_and_as_much_longer_as_it_says() {
-        let fields = Fields {
-            lane: 1,
-            seq: 2,
-            sent_ns: 3,
-            chain: 4,
-            len: 200,
-        };
         let filler = filler(1, 256);
         let (mut plain, mut indented) = (Vec::new(), Vec::new());
-        render(Form::Json, &fields, &filler, &mut plain);
-        render_indented(&fields, &filler, &mut indented);
+        render(Form::Json, &FIELDS, &filler, &mut plain);
+        render_indented(&FIELDS, &filler, &mut indented);
         assert_eq!(indented.len(), plain.len() + INDENT_BYTES);
         let value: serde_json::Value = serde_json::from_slice(&indented).expect("valid JSON");
         assert_eq!(serde_json::to_vec(&value).expect("serialises"), plain);
