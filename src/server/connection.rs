@@ -7,24 +7,24 @@
 //! connection holds no buffer, and one that follows a stream is a smaller task
 //! of its own. A panic in a request ends its connection, not its core.
 
+mod answering;
+
 use std::{
-    collections::VecDeque, future::poll_fn, panic::AssertUnwindSafe, rc::Rc, sync::Arc, task::Poll,
-    thread, time::Duration,
+    collections::VecDeque, future::poll_fn, panic::AssertUnwindSafe, rc::Rc, task::Poll, thread,
+    time::Duration,
 };
 
 use futures_lite::FutureExt as _;
 
 use crate::{
-    base::limits::{
-        KIB, PIECE_BYTES, PREFERRED_PER_WAIT, PREFERRED_REQUESTS_MAX, REQUESTS_PER_TURN,
-    },
+    base::limits::{KIB, PREFERRED_PER_WAIT, PREFERRED_REQUESTS_MAX, REQUESTS_PER_TURN},
     http::{
-        answer::{self, Body, Envelope, Piece},
+        answer::{self, Envelope},
         append,
         connection::{
             BodyEvent, Connection, ConnectionLimits, Continue, DrainEvent, HeadEvent, Next, Phase,
         },
-        encode, head,
+        encode,
         headers::Headers,
         operation::Operation,
         parse,
@@ -36,16 +36,14 @@ use crate::{
         budget::Charge,
         core::{Core, Pending},
         event_stream::{self, EventStream, Opened},
-        exchange::{FilePieces, perform, yield_if_needed},
+        exchange::{perform, yield_if_needed},
         latency::{Timed, sample::Arrival, stopwatch::Stage},
         live,
         socket::{Socket, SocketError},
         spare::Parts,
-        stored::ReadAhead,
         turnstile::Share,
     },
-    shard::request::{Reply, Request, Target},
-    storage::blob::BlobFile,
+    shard::request::{Reply, Request},
 };
 
 /// Output is written out when this much has gathered, in bytes.
@@ -383,30 +381,6 @@ impl Client {
         self.finish().await
     }
 
-    /// A HEAD of a stream, in place: it is asked often, and seldom waits.
-    async fn head(&mut self, target: Target, envelope: &Envelope) -> Result<(), SocketError> {
-        let core = &self.core;
-        let owner = core.placement.owner(&target.key);
-        let call = || core.call_shard(owner, Request::Head(target));
-        let asked = core.latency.within(&mut self.watch, call);
-        match core.latency.scope(&mut self.watch, asked).await {
-            Ok(Reply::Head(stream)) => {
-                let shared = core.shared.borrow();
-                head::answer(
-                    envelope,
-                    &shared,
-                    &stream,
-                    &core.named_limits,
-                    &mut self.out,
-                );
-            }
-            Ok(_) => return self.answer(Err(Refusal::Internal), envelope).await,
-            Err(refusal) => return self.answer(Err(refusal), envelope).await,
-        }
-        self.begin_answer();
-        self.end_answer().await
-    }
-
     /// A GET of a stream, which may stay open.
     async fn read(
         &mut self,
@@ -594,136 +568,6 @@ impl Client {
             }
         }
         self.answer_at = self.out.len();
-    }
-
-    /// Writes an answer: its head is in `out`, its body follows piece by piece.
-    async fn answer(
-        &mut self,
-        outcome: Result<Body, Refusal>,
-        envelope: &Envelope,
-    ) -> Result<(), SocketError> {
-        let mut body = match outcome {
-            Ok(body) => body,
-            Err(refusal) => {
-                self.core.metrics.refused(&refusal);
-                let shared = self.core.shared.borrow();
-                answer::refuse(envelope, &shared, &refusal, &mut self.out);
-                Body::None
-            }
-        };
-        let blocks = body.blocks();
-        let mut ahead = match blocks.is_empty() {
-            true => None,
-            false => Some(ReadAhead::charged(&self.core, &blocks).map_err(|_| SocketError::Shed)?),
-        };
-        self.begin_answer();
-        loop {
-            match body.next(&mut self.out) {
-                Piece::Done => break,
-                Piece::Fetch => {
-                    let Some(ahead) = &mut ahead else { break };
-                    Box::pin(self.fetch(&mut body, ahead)).await?;
-                }
-                Piece::Buffered => {
-                    if self.out.len() >= OUTPUT_BYTES {
-                        self.take_turn(Share::Piece).await?;
-                        self.flush().await?;
-                    }
-                }
-                Piece::File(file, start, end) => {
-                    Box::pin(self.write_file(file, start, end)).await?;
-                }
-                Piece::Shared(piece) => {
-                    if piece.len().saturating_add(self.out.len()) <= OUTPUT_BYTES {
-                        self.out.extend_from_slice(&piece);
-                    } else {
-                        self.flush().await?;
-                        let timeout = self.core.limits.write_timeout;
-                        for part in piece.chunks(PIECE_BYTES) {
-                            self.take_turn(Share::Piece).await?;
-                            self.socket.write_all(part, timeout).await?;
-                        }
-                    }
-                }
-            }
-        }
-        self.end_answer().await
-    }
-
-    /// The head of the answer to the request in hand is in `out`.
-    fn begin_answer(&mut self) {
-        let head = self.out.get(self.answer_at..).unwrap_or_default();
-        self.watch.answered(head);
-    }
-
-    /// All of the answer to the request in hand is in `out`, or with the socket.
-    async fn end_answer(&mut self) -> Result<(), SocketError> {
-        let watch = std::mem::take(&mut self.watch);
-        self.arrival = watch.next_arrival();
-        if watch.is_some() {
-            self.unwritten.push(watch);
-        }
-        if self.out.len() >= OUTPUT_BYTES {
-            self.flush().await?;
-        }
-        Ok(())
-    }
-
-    /// Reads the next block that an answer needs, and writes what becomes of it. When it cannot be
-    /// read the connection breaks: the length that was promised cannot be kept.
-    async fn fetch(&mut self, body: &mut Body, ahead: &mut ReadAhead) -> Result<(), SocketError> {
-        let broken = |_| SocketError::Broken(std::io::ErrorKind::UnexpectedEof.into());
-        if ahead.is_read_next() {
-            self.take_turn(Share::Piece).await?;
-        }
-        let block = ahead.next().await.map_err(broken)?;
-        if !body.fetched(&block, &mut self.out) {
-            if self.out.len() >= OUTPUT_BYTES {
-                self.flush().await?;
-            }
-            return Ok(());
-        }
-        if block.len().saturating_add(self.out.len()) <= OUTPUT_BYTES {
-            self.out.extend_from_slice(&block);
-            return Ok(());
-        }
-        self.flush().await?;
-        let mut blocks = vec![block];
-        while body.is_stored_block_next()
-            && let Some(block) = ahead.next_at_once()
-        {
-            let _ = body.next(&mut self.out);
-            blocks.push(block);
-        }
-        let timeout = self.core.limits.write_timeout;
-        let parts = blocks.iter().map(|block| &**block);
-        self.socket.write_all_of(parts, timeout).await?;
-        Ok(())
-    }
-
-    /// Writes a part of a blob's file. When it cannot be read the connection breaks: the length
-    /// that was promised cannot be kept.
-    async fn write_file(
-        &mut self,
-        file: Arc<BlobFile>,
-        start: u64,
-        end: u64,
-    ) -> Result<(), SocketError> {
-        let broken = |_| SocketError::Broken(std::io::ErrorKind::UnexpectedEof.into());
-        self.flush().await?;
-        let mut charge = self.core.unsent.charge();
-        if charge.set(PIECE_BYTES as u64).is_err() {
-            return Err(SocketError::Shed);
-        }
-        let pieces = FilePieces::open(&self.core, file, start, end).await;
-        let mut pieces = pieces.map_err(broken)?;
-        let mut piece = Vec::new();
-        while pieces.next(&mut piece).await.map_err(broken)? {
-            self.take_turn(Share::Piece).await?;
-            let timeout = self.core.limits.write_timeout;
-            self.socket.write_all(&piece, timeout).await?;
-        }
-        Ok(())
     }
 
     /// Counts a request that was done without a wait; after a full share others get their turn.
