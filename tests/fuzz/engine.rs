@@ -9,12 +9,15 @@ use thalweg::base::rng::Rng;
 
 use crate::targets::Target;
 
-/// Seconds for each target, unless `THALWEG_FUZZ_S` says otherwise: enough for a smoke.
+/// Seconds of its thread's CPU for each target, unless `THALWEG_FUZZ_S` says otherwise: enough for
+/// a smoke.
 const SECONDS: u64 = 2;
 /// Inputs are cut to this, in bytes.
 const INPUT_BYTES_MAX: usize = 4096;
 /// Kinds of input that are kept, beside the seeds.
 const CORPUS_MAX: usize = 4096;
+/// So often the CPU spent is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name)
@@ -22,7 +25,14 @@ fn setting(name: &str, default: u64) -> u64 {
         .map_or(default, |text| text.parse().expect("a number"))
 }
 
-/// Judges the seeds, then mutations of them until the time is over.
+/// CPU that this thread has had.
+fn cpu() -> Duration {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("a Linux /proc");
+    let first = stat.split(' ').next().and_then(|ns| ns.parse().ok());
+    Duration::from_nanos(first.expect("nanoseconds"))
+}
+
+/// Judges the seeds, then mutations of them until the CPU is spent.
 pub fn fuzz(target: &Target) {
     if let Some(path) = std::env::var_os("THALWEG_FUZZ_INPUT") {
         (target.check)(&std::fs::read(path).expect("an input file"));
@@ -38,8 +48,15 @@ pub fn fuzz(target: &Target) {
         .map(|input| judge(target, seed, input))
         .collect();
     let mut executions = corpus.len() as u64;
-    let deadline = Instant::now() + Duration::from_secs(seconds);
-    while Instant::now() < deadline {
+    let end = cpu() + Duration::from_secs(seconds);
+    let mut looked = Instant::now();
+    loop {
+        if looked.elapsed() >= LOOK_EVERY {
+            if cpu() >= end {
+                break;
+            }
+            looked = Instant::now();
+        }
         let mut input = corpus[below(&mut rng, corpus.len())].clone();
         for _ in 0..1 + rng.below(4) {
             mutate(&mut rng, target, &corpus, &mut input);

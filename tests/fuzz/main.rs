@@ -5,7 +5,7 @@
 //! feed them: `engine` here, seeded and quick, under `cargo test`, and libFuzzer in `coverage`,
 //! which says how it is run. What either finds becomes a seed of its target, and seeds go first.
 //!
-//! `THALWEG_FUZZ_S` sets the seconds for each target, `THALWEG_SEED` the seed. A failure names
+//! `THALWEG_FUZZ_S` sets the seconds of CPU for each target, `THALWEG_SEED` the seed. A failure names
 //! the seed and shows the input; `THALWEG_FUZZ_INPUT=<file>` judges that file alone.
 
 mod engine;
