@@ -67,6 +67,13 @@ pub const UNSENT_BYTES_MAX: u64 = 256 * MIB as u64;
 /// Most bytes that the kernel takes for a client beyond what it has sent it, in bytes (ours): who
 /// does not read costs no more of the machine's memory, and of the time to copy it there, than this.
 pub const SOCKET_UNSENT_BYTES_MAX: u32 = 256 * KIB as u32;
+/// The same for those with a long answer, as many as [`WIDE_ANSWERS_MAX`], in bytes (ours): a large
+/// read of a segment goes out with one call.
+pub const WIDE_UNSENT_BYTES_MAX: u32 = MIB as u32;
+/// Answers per core at once that the kernel takes [`WIDE_UNSENT_BYTES_MAX`] of (ours).
+pub const WIDE_ANSWERS_MAX: usize = 16;
+/// An answer of which more than this is yet to be written is long, in bytes (ours).
+pub const WIDE_ANSWER_BYTES_MIN: usize = 2 * MIB;
 /// Most stored bytes in one SSE event, in bytes, unless a single message is larger (ours): a reader
 /// that stops reading keeps no more than one event.
 pub const EVENT_BYTES_MAX: u64 = 64 * KIB as u64;
@@ -272,6 +279,9 @@ const _: () = assert!(DISK_IO_BYTES_MAX.is_multiple_of(DISK_ALIGN));
 const _: () = assert!(COMMIT_PARTS_MAX <= STAGED_PARTS_MAX);
 const _: () = assert!(EVENT_BYTES_MAX <= RESPONSE_BYTES_MAX);
 const _: () = assert!(UNSENT_SMALL_BYTES <= EVENT_BYTES_MAX);
+// What was taken for an answer while it was long is sent before its end is taken.
+const _: () = assert!(WIDE_ANSWER_BYTES_MIN > WIDE_UNSENT_BYTES_MAX as usize);
+const _: () = assert!(WIDE_UNSENT_BYTES_MAX > SOCKET_UNSENT_BYTES_MAX);
 const _: () = assert!(STREAM_ID_BYTES_MAX <= KEY_BYTES_MAX);
 const _: () = assert!(LONG_POLL_BUCKET_MS <= LONG_POLL_MS_MAX);
 const _: () = assert!(3 * STREAM_ID_BYTES_MAX < HEAD_BYTES_MIN);

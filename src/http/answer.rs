@@ -199,6 +199,15 @@ impl Source {
             Self::Memory(_) | Self::File(..) => None,
         }
     }
+
+    /// Bytes in it.
+    fn len(&self) -> u64 {
+        match self {
+            Self::Memory(bytes) => bytes.len() as u64,
+            Self::File(_, start, end) => end.saturating_sub(*start),
+            Self::Block(run) => u64::from(run.to.saturating_sub(run.from)),
+        }
+    }
 }
 
 /// The next piece of a body.
@@ -248,6 +257,20 @@ impl Body {
             Self::None => return Vec::new(),
         };
         sources.iter().filter_map(Source::block).cloned().collect()
+    }
+
+    /// Whether more than `bytes` are yet to come that are written as they are.
+    #[must_use]
+    pub fn is_longer_than(&self, bytes: usize) -> bool {
+        let Self::Stored(sources) = self else {
+            return false;
+        };
+        let mut rest = bytes as u64;
+        let mut fits = |source: &Source| {
+            let after = rest.checked_sub(source.len());
+            after.map(|after| rest = after).is_some()
+        };
+        !sources.iter().all(&mut fits)
     }
 
     /// Takes the bytes of the block that [`Piece::Fetch`] asked for. True if they are to be written
@@ -382,5 +405,20 @@ impl Multipart {
             writer.finish(out);
         }
         Piece::Buffered
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_is_longer_than_what_is_before_its_last_byte() {
+        let piece = |bytes: &'static [u8]| Source::Memory(Bytes::from_static(bytes));
+        let body = Body::Stored([piece(b"abc"), piece(b"defg")].into());
+        assert!(body.is_longer_than(0));
+        assert!(body.is_longer_than(6));
+        assert!(!body.is_longer_than(7));
+        assert!(!Body::None.is_longer_than(0));
     }
 }

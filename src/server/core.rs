@@ -20,6 +20,7 @@ use crate::{
     server::{
         budget::Budget, fan_out::FanOut, latency::Latency, metrics::ShardMetrics,
         read_turns::ReadTurns, rounds::Rounds, seat::Seats, spare::Spare, turnstile::Turnstile,
+        unsent::UnsentBound,
     },
     shard::{
         across::Cores,
@@ -83,6 +84,8 @@ pub struct Core {
     pub requests: Budget,
     /// Memory for what clients have yet to take: copies of answers, and events.
     pub unsent: Budget,
+    /// Bounds what the kernel takes for them.
+    pub unsent_bound: UnsentBound,
     /// Its share of the live reads.
     pub live_reads_max: usize,
     /// Snapshot bodies and parts in files.

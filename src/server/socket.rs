@@ -21,7 +21,11 @@ use nix::{
     sys::socket::{MsgFlags, send, sendmsg},
 };
 
-use crate::server::{budget::Budget, seat::Seat};
+use crate::server::{
+    budget::Budget,
+    seat::Seat,
+    unsent::{UnsentBound, Wide},
+};
 
 /// Parts that one call writes at most; the system's own bound is 1,024.
 const PARTS_MAX: usize = 64;
@@ -226,6 +230,12 @@ impl Socket {
             return Poll::Ready(Err(SocketError::TimedOut));
         }
         Poll::Pending
+    }
+
+    /// Lets the kernel take more for this client, while it is sent much.
+    #[must_use]
+    pub fn widen(&self, bound: &UnsentBound) -> Option<Wide> {
+        bound.widen(&self.stream)
     }
 
     /// A way to write to this socket for somebody else, who must let go of it before the socket.

@@ -40,6 +40,7 @@ use crate::{
         seat::Seats,
         spare::Spare,
         turnstile::Turnstile,
+        unsent::UnsentBound,
         worker::Process,
     },
     shard::{
@@ -341,6 +342,7 @@ fn build(
             share(limits.body_memory_bytes_max).max(limits.request_bytes_max.saturating_mul(2)),
         ),
         unsent: Budget::new(share(UNSENT_BYTES_MAX)),
+        unsent_bound: UnsentBound::new(id),
         live_reads_max: limits.live_reads_max.checked_div(shards).unwrap_or(0),
         blobs,
         blocks,

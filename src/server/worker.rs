@@ -35,7 +35,6 @@ use crate::{
         seat::SWEEP_INTERVAL,
         socket::Socket,
         start::{Ready, Stage, Start, check_claims, recover_core},
-        unsent::UnsentBound,
     },
     shard::{
         hold::Hold,
@@ -412,7 +411,6 @@ async fn accept(process: &Arc<Process>, core: &Rc<Core>, listener: &TcpListener)
         .connections_max
         .div_ceil(process.config.shards.max(1));
     let seat = core.seats.take();
-    let mut unsent = UnsentBound::new(core.id);
     loop {
         let stopping = poll_fn(|cx| {
             seat.wake_on_end(cx.waker());
@@ -437,7 +435,7 @@ async fn accept(process: &Arc<Process>, core: &Rc<Core>, listener: &TcpListener)
                     drop(stream);
                 } else {
                     core.metrics.connections_total.increment();
-                    unsent.apply(core.id, &stream);
+                    core.unsent_bound.apply(core.id, &stream);
                     let socket = Socket::new(stream, core.seats.take());
                     let serve = connection::serve(core.clone(), socket);
                     glommio::spawn_local(serve).detach();

@@ -5,13 +5,16 @@ use std::sync::Arc;
 
 use super::{Client, OUTPUT_BYTES};
 use crate::{
-    base::limits::PIECE_BYTES,
+    base::limits::{PIECE_BYTES, WIDE_ANSWER_BYTES_MIN},
     http::{
         answer::{self, Body, Envelope, Piece},
         head,
     },
     protocol::error::Refusal,
-    server::{exchange::FilePieces, socket::SocketError, stored::ReadAhead, turnstile::Share},
+    server::{
+        exchange::FilePieces, socket::SocketError, stored::ReadAhead, turnstile::Share,
+        unsent::Wide,
+    },
     shard::request::{Reply, Request, Target},
     storage::blob::BlobFile,
 };
@@ -65,8 +68,13 @@ impl Client {
             true => None,
             false => Some(ReadAhead::charged(&self.core, &blocks).map_err(|_| SocketError::Shed)?),
         };
+        let mut wide = match body.is_longer_than(WIDE_ANSWER_BYTES_MIN) {
+            true => self.socket.widen(&self.core.unsent_bound),
+            false => None,
+        };
         self.begin_answer();
         loop {
+            narrow_at_end(&mut wide, &body, 0);
             match body.next(&mut self.out) {
                 Piece::Done => break,
                 Piece::Fetch => {
@@ -88,9 +96,12 @@ impl Client {
                     } else {
                         self.flush().await?;
                         let timeout = self.core.limits.write_timeout;
+                        let mut rest = piece.len();
                         for part in piece.chunks(PIECE_BYTES) {
+                            narrow_at_end(&mut wide, &body, rest);
                             self.take_turn(Share::Piece).await?;
                             self.socket.write_all(part, timeout).await?;
+                            rest = rest.saturating_sub(part.len());
                         }
                     }
                 }
@@ -173,5 +184,18 @@ impl Client {
             self.socket.write_all(&piece, timeout).await?;
         }
         Ok(())
+    }
+}
+
+/// Narrows what the kernel takes once an answer is no longer long: `rest` bytes of the piece in hand
+/// are to come, and what is in `body`.
+fn narrow_at_end(wide: &mut Option<Wide>, body: &Body, rest: usize) {
+    let Some(wide) = wide else { return };
+    let is_long = match WIDE_ANSWER_BYTES_MIN.checked_sub(rest) {
+        Some(besides) => body.is_longer_than(besides),
+        None => true,
+    };
+    if !is_long {
+        wide.narrow();
     }
 }
