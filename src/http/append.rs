@@ -24,15 +24,16 @@ pub fn request(key: StreamKey, headers: &Headers<'_>) -> Result<AppendRequest, R
         headers.once(Field::ProducerSeq)?,
         headers.once(Field::ProducerDigest)?,
     )?;
+    // A body-less close must not be refused for its type (base protocol 5.2).
+    let (content_type, malformed_type) = match headers.content_type() {
+        Err(Refusal::InvalidContentType) => (None, true),
+        other => (other?, false),
+    };
     Ok(AppendRequest {
         key,
         precondition: headers.incarnation()?,
-        content_type: match headers.content_type() {
-            // A body-less close must not be refused for its type (base protocol 5.2); with a body
-            // an unusable type is as good as none.
-            Err(Refusal::InvalidContentType) => None,
-            other => other?,
-        },
+        content_type,
+        malformed_type,
         body: Bytes::new(),
         close: headers.stream_closed()?,
         producer,
@@ -43,13 +44,17 @@ pub fn request(key: StreamKey, headers: &Headers<'_>) -> Result<AppendRequest, R
 /// Checks what only the whole body shows.
 ///
 /// # Errors
-/// [`Refusal::EmptyAppend`], [`Refusal::MissingContentType`].
+/// [`Refusal::EmptyAppend`], [`Refusal::MissingContentType`], [`Refusal::InvalidContentType`].
 pub fn check(request: &AppendRequest, body_len: u64) -> Result<(), Refusal> {
     if body_len == 0 && !request.close {
         return Err(Refusal::EmptyAppend);
     }
     if body_len > 0 && request.content_type.is_none() {
-        return Err(Refusal::MissingContentType);
+        return Err(if request.malformed_type {
+            Refusal::InvalidContentType
+        } else {
+            Refusal::MissingContentType
+        });
     }
     Ok(())
 }

@@ -21,6 +21,8 @@ pub struct AppendRequest {
     pub precondition: Option<Incarnation>,
     /// `Content-Type`; required when there is a body.
     pub content_type: Option<ContentType>,
+    /// Whether one was named that is none.
+    pub malformed_type: bool,
     /// What to append: stored text for JSON, bytes as sent for the rest. Empty only with `close`.
     pub body: Bytes,
     /// `Stream-Closed: true`.

@@ -161,6 +161,7 @@ fn append(name: &str, body: &'static [u8]) -> AppendRequest {
         key: key(name),
         precondition: None,
         content_type: Some(ContentType::octet_stream()),
+        malformed_type: false,
         body: Bytes::from_static(body),
         close: false,
         producer: None,

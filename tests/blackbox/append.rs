@@ -12,6 +12,7 @@ at_1_and_4_shards![
     answers_204_with_the_new_tail,
     bytes_come_back_exactly,
     a_body_needs_a_content_type,
+    a_malformed_content_type_is_called_that,
     another_content_type_conflicts,
     an_empty_body_is_refused,
     a_missing_stream_is_404,
@@ -73,6 +74,25 @@ fn a_body_needs_a_content_type(server: &Server) {
             .send()
             .expect_error(400, ErrorCode::MissingContentType);
         assert_eq!(stream.read_all(), b"");
+    }
+}
+
+/// Decisions, Errors: the message says what was wrong. A close without a body is not refused for a
+/// type that it does not need (Base 5.2).
+fn a_malformed_content_type_is_called_that(server: &Server) {
+    for surface in SURFACES {
+        let stream = Stream::create(server, surface, OCTETS);
+        let long = format!("text/{}", "x".repeat(300));
+        for malformed in ["text", "text/", "/plain", "a b/c", "text/pl\u{e4}in", &long] {
+            let post = stream.post().header("Content-Type", malformed);
+            let refused = post.clone().body("x").send();
+            let refused = refused.expect_error(400, ErrorCode::InvalidHeader);
+            assert!(refused.text().contains("type/subtype"), "{refused}");
+            post.send().expect_error(400, ErrorCode::EmptyAppend);
+        }
+        assert_eq!(stream.read_all(), b"");
+        let close = stream.post().header("Content-Type", "text");
+        close.header("Stream-Closed", "true").send().expect(204);
     }
 }
 

@@ -433,6 +433,7 @@ async fn append(rng: &mut Rng, life: &Life, name: &str) {
         key: key(name),
         precondition: None,
         content_type: stream.map(|stream| content_type(&stream.content_type)),
+        malformed_type: false,
         body: Bytes::from(bytes.clone()),
         close,
         producer: producer.clone(),
