@@ -42,6 +42,7 @@ pub fn request(key: StreamKey, headers: &Headers<'_>) -> Result<CreateRequest, R
     Ok(CreateRequest {
         key,
         precondition: headers.incarnation()?,
+        unless_any: headers.unless_any(),
         content_type: content_type(headers)?,
         lifetime: lifetime(headers)?,
         closed: headers.stream_closed()?,

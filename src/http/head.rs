@@ -32,15 +32,17 @@ impl NamedLimits {
     }
 }
 
-/// Writes the answer to HEAD.
+/// Writes the answer to HEAD: 304 if it was asked for only in case there is nothing.
 pub fn answer(
     envelope: &Envelope,
     shared: &Shared,
     stream: &StreamHead,
+    unless_any: bool,
     limits: &NamedLimits,
     out: &mut Vec<u8>,
 ) {
-    let mut head = envelope.begin(shared, out, 200);
+    let status = if unless_any { 304 } else { 200 };
+    let mut head = envelope.begin(shared, out, status);
     head.header("Content-Type", stream.content_type.as_str().as_bytes());
     head.header_u64("Stream-Incarnation", stream.extent.incarnation.0);
     head.offset("Stream-Next-Offset", stream.extent.tail);

@@ -2,11 +2,14 @@
 //!
 //! A field of ours (`Stream-…`, `Producer-…`, `Content-Type`) may appear once;
 //! a second one is refused rather than guessed about (extensions 2.4,
-//! Malformed). Unknown fields are passed over.
+//! Malformed). `If-None-Match` is a list: its lines are one. Unknown fields are
+//! passed over.
 
 use std::borrow::Cow;
 
-use crate::protocol::{content_type::ContentType, error::Refusal, incarnation::Incarnation};
+use crate::protocol::{
+    caching::is_any, content_type::ContentType, error::Refusal, incarnation::Incarnation,
+};
 
 macro_rules! fields {
     ($($variant:ident = $name:literal,)+) => {
@@ -46,10 +49,12 @@ fields! {
 }
 
 /// The values of the known fields of one request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Headers<'b> {
     values: [Option<&'b [u8]>; FIELDS.len()],
     repeated: u32,
+    /// The lines of `If-None-Match`, joined, when there are several.
+    if_none_match: Vec<u8>,
 }
 
 const _: () = assert!(FIELDS.len() <= 32);
@@ -60,6 +65,7 @@ impl<'b> Headers<'b> {
         let mut headers = Self {
             values: [None; FIELDS.len()],
             repeated: 0,
+            if_none_match: Vec::new(),
         };
         for (name, value) in fields {
             let known = NAMES.iter().position(|known| {
@@ -67,9 +73,17 @@ impl<'b> Headers<'b> {
             });
             let Some(index) = known else { continue };
             if let Some(slot) = headers.values.get_mut(index)
-                && slot.replace(value).is_some()
+                && let Some(earlier) = slot.replace(value)
             {
                 headers.repeated |= 1 << index;
+                if index == Field::IfNoneMatch as usize {
+                    let list = &mut headers.if_none_match;
+                    if list.is_empty() {
+                        list.extend_from_slice(earlier);
+                    }
+                    list.push(b',');
+                    list.extend_from_slice(value);
+                }
             }
         }
         headers
@@ -100,6 +114,21 @@ impl<'b> Headers<'b> {
     #[must_use]
     pub fn has(&self, field: Field) -> bool {
         self.values.get(field as usize).copied().flatten().is_some()
+    }
+
+    /// `If-None-Match`: every line of it as one list (RFC 9110 5.3).
+    #[must_use]
+    pub fn if_none_match(&self) -> Option<Box<[u8]>> {
+        match self.if_none_match.as_slice() {
+            [] => self.single(Field::IfNoneMatch).map(Into::into),
+            list => Some(list.into()),
+        }
+    }
+
+    /// Whether the request is to be carried out only if there is nothing: `If-None-Match: *`.
+    #[must_use]
+    pub fn unless_any(&self) -> bool {
+        self.has(Field::IfNoneMatch) && self.if_none_match().is_some_and(|list| is_any(&list))
     }
 
     /// `Stream-Incarnation` (extensions 2.4).
@@ -189,6 +218,20 @@ mod tests {
         let found = headers(&[("Stream-Incarnation", "1"), ("stream-incarnation", "1")]);
         assert!(found.incarnation().is_err());
         assert_eq!(found.single(Field::StreamIncarnation), None);
+    }
+
+    #[test]
+    fn lines_of_a_list_are_one_list() {
+        let list = |values: &[&'static str]| {
+            let fields: Vec<_> = values.iter().map(|v| ("if-none-match", *v)).collect();
+            headers(&fields).if_none_match().map(|list| list.to_vec())
+        };
+        assert_eq!(list(&[]), None);
+        assert_eq!(list(&["\"a\""]), Some(b"\"a\"".to_vec()));
+        assert_eq!(
+            list(&["\"a\"", "", "\"c\""]),
+            Some(b"\"a\",,\"c\"".to_vec())
+        );
     }
 
     #[test]

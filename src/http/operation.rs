@@ -42,8 +42,16 @@ pub enum Operation {
     Append(AppendRequest),
     /// DELETE of a stream.
     Delete(Target),
+    /// A write of a stream that is to be carried out only if there is none, which can then do
+    /// nothing (`If-None-Match: *`; RFC 9110 13.1.2).
+    Unless(Target),
     /// HEAD of a stream.
-    Head(Target),
+    Head {
+        /// Which stream.
+        target: Target,
+        /// `If-None-Match: *`.
+        unless_any: bool,
+    },
     /// GET of a stream.
     Read(ReadOperation),
     /// PUT of a whole snapshot.
@@ -125,14 +133,20 @@ impl Operation {
                     host: headers.host().map(|host| host.as_ref().into()),
                     path: routed.path.into(),
                 },
+                StreamMethod::Append | StreamMethod::Delete if headers.unless_any() => {
+                    Self::Unless(target(key)?)
+                }
                 StreamMethod::Append => Self::Append(append::request(key, headers)?),
                 StreamMethod::Delete => Self::Delete(target(key)?),
-                StreamMethod::Head => Self::Head(target(key)?),
+                StreamMethod::Head => Self::Head {
+                    target: target(key)?,
+                    unless_any: headers.unless_any(),
+                },
                 StreamMethod::Read => Self::Read(ReadOperation {
                     target: target(key)?,
                     surface,
                     query: ReadQuery::parse(routed.query)?,
-                    if_none_match: headers.single(Field::IfNoneMatch).map(Into::into),
+                    if_none_match: headers.if_none_match(),
                 }),
             },
             Route::Snapshot(key, offset, SnapshotMethod::Publish) => {
@@ -161,7 +175,7 @@ impl Operation {
                     precondition: headers.incarnation()?,
                     offset,
                     range: range.map(Into::into),
-                    if_none_match: headers.single(Field::IfNoneMatch).map(Into::into),
+                    if_none_match: headers.if_none_match(),
                 }
             }
             Route::StagePart(key) => Self::StagePart(target(key)?),

@@ -55,9 +55,9 @@ pub fn answer(
 ) -> Body {
     let window = &reply.window;
     let etag = caching::etag(reply.incarnation, window);
-    let is_match = context
-        .if_none_match
-        .is_some_and(|value| !context.is_now && caching::if_none_match(value, &etag));
+    let is_match = context.if_none_match.is_some_and(|value| {
+        caching::is_any(value) || (!context.is_now && caching::if_none_match(value, &etag))
+    });
     let mut head = envelope.begin(shared, out, if is_match { 304 } else { 200 });
     let is_json = reply.content_type.kind() == Kind::Json;
     let content_type = match (is_json, context.surface) {

@@ -27,17 +27,22 @@ pub fn etag(incarnation: Incarnation, window: &Window) -> String {
     tag
 }
 
-/// Whether an `If-None-Match` value names `etag`: lists and weak forms included (RFC 9110
-/// 13.1.2). `*` does not match, as at the peer: it would hide data from a reader that holds none.
+/// Whether an `If-None-Match` value names what has `etag`: in a list, weakly, or as `*`, which
+/// names whatever is there (RFC 9110 13.1.2).
 #[must_use]
 pub fn if_none_match(value: &[u8], etag: &str) -> bool {
-    let Ok(value) = std::str::from_utf8(value) else {
-        return false;
-    };
-    value.split(',').any(|candidate| {
-        let candidate = candidate.trim();
-        candidate.strip_prefix("W/").unwrap_or(candidate) == etag
-    })
+    // Tags may hold commas, ours never do: a piece of another one never looks like one of ours.
+    is_any(value)
+        || value.split(|byte| *byte == b',').any(|candidate| {
+            let candidate = candidate.trim_ascii();
+            candidate.strip_prefix(b"W/").unwrap_or(candidate) == etag.as_bytes()
+        })
+}
+
+/// Whether an `If-None-Match` value is `*`: true of nothing but what is not there.
+#[must_use]
+pub fn is_any(value: &[u8]) -> bool {
+    value.trim_ascii() == b"*"
 }
 
 /// `Cache-Control` of a catch-up read on the base surface: never fresh for longer than the stream
@@ -85,7 +90,12 @@ mod tests {
         assert!(if_none_match(b"\"a\"", "\"a\""));
         assert!(if_none_match(b"W/\"a\"", "\"a\""));
         assert!(if_none_match(b"\"x\", W/\"a\" ,\"b\"", "\"a\""));
-        assert!(!if_none_match(b"*", "\"a\""));
+        assert!(if_none_match(b"*", "\"a\""));
+        assert!(if_none_match(b" * ", "\"a\""));
+        assert!(!if_none_match(b"\"*\"", "\"a\""));
+        assert!(!if_none_match(b"*, \"b\"", "\"a\""));
+        // A tag may hold any byte from 0x80 on.
+        assert!(if_none_match(b"\"\xff\", \"a\"", "\"a\""));
         assert!(!if_none_match(b"\"b\"", "\"a\""));
     }
 

@@ -20,6 +20,8 @@ pub struct CreateRequest {
     pub key: StreamKey,
     /// `Stream-Incarnation`.
     pub precondition: Option<Incarnation>,
+    /// `If-None-Match: *`: a stream that is there already will not do (RFC 9110 13.1.2).
+    pub unless_any: bool,
     /// `Content-Type`; a fork may leave it to its source, others default to octets.
     pub content_type: Option<ContentType>,
     /// `Stream-TTL` or `Stream-Expires-At`.
@@ -50,8 +52,9 @@ pub struct Inherited {
 /// What a create over an existing stream comes to: its configuration matches.
 ///
 /// # Errors
-/// [`Refusal::SourceDeleted`] over a soft-deleted stream, [`Refusal::IncarnationMismatch`], and
-/// [`Refusal::AlreadyExists`] when content type, lifetime, closure or fork origin differ.
+/// [`Refusal::SourceDeleted`] over a soft-deleted stream, [`Refusal::IncarnationMismatch`],
+/// [`Refusal::AlreadyExists`] when content type, lifetime, closure or fork origin differ, and
+/// [`Refusal::PreconditionFailed`] when it was not to exist.
 pub fn decide_existing(state: &StreamState, request: &CreateRequest) -> Result<(), Refusal> {
     if state.soft_deleted {
         return Err(Refusal::SourceDeleted);
@@ -71,10 +74,14 @@ pub fn decide_existing(state: &StreamState, request: &CreateRequest) -> Result<(
         ),
         _ => (true, false),
     };
-    if type_matches && lifetime_matches && origin_matches && request.closed == state.closed {
-        Ok(())
-    } else {
-        Err(Refusal::AlreadyExists)
+    if !type_matches || !lifetime_matches || !origin_matches || request.closed != state.closed {
+        return Err(Refusal::AlreadyExists);
+    }
+    match request.unless_any {
+        true => Err(Refusal::PreconditionFailed {
+            current: state.incarnation,
+        }),
+        false => Ok(()),
     }
 }
 

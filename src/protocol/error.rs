@@ -105,6 +105,11 @@ pub enum Refusal {
         /// The stream's token, when there is a stream.
         current: Option<Incarnation>,
     },
+    /// `If-None-Match: *` on a write, and there is a stream.
+    PreconditionFailed {
+        /// The stream's token.
+        current: Incarnation,
+    },
     /// The offset lies beyond the tail.
     OffsetOutOfRange {
         /// What was asked for.
@@ -224,7 +229,7 @@ impl Refusal {
             | R::StreamSeqConflict { .. }
             | R::SnapshotConflict { .. } => 409,
             R::Producer(refusal) => refusal.status(),
-            R::IncarnationMismatch { .. } => 412,
+            R::IncarnationMismatch { .. } | R::PreconditionFailed { .. } => 412,
             R::RequestTooLarge { .. } | R::SnapshotTooLarge { .. } => 413,
             R::OffsetOutOfRange { .. } | R::RangeNotSatisfiable { .. } => 416,
             R::ProducerLimit { .. } | R::StagedPartsLimit | R::StagedBytesLimit => 429,
@@ -270,6 +275,7 @@ impl Refusal {
             R::Producer(refusal) => refusal.code(),
             R::ProducerLimit { .. } => "PRODUCER_LIMIT",
             R::IncarnationMismatch { .. } => "INCARNATION_MISMATCH",
+            R::PreconditionFailed { .. } => "PRECONDITION_FAILED",
             R::OffsetOutOfRange { .. } => "OFFSET_OUT_OF_RANGE",
             R::NotJsonBoundary { .. } => "NOT_JSON_BOUNDARY",
             R::JsonBoundaryUnverified => "JSON_BOUNDARY_UNVERIFIED",
@@ -343,6 +349,9 @@ impl Refusal {
             R::Closed { .. } => "the stream is closed",
             R::Producer(refusal) => return refusal.message(),
             R::IncarnationMismatch { .. } => "Stream-Incarnation does not match the stream",
+            R::PreconditionFailed { .. } => {
+                "If-None-Match: * asks that there be no stream, and there is one"
+            }
             R::NotJsonBoundary { .. } => {
                 "the offset lies inside a JSON message; use a Stream-Next-Offset between messages"
             }
@@ -439,6 +448,7 @@ impl Refusal {
             R::IncarnationMismatch {
                 current: Some(current),
             }
+            | R::PreconditionFailed { current }
             | R::SnapshotNotFound {
                 incarnation: current,
             } => {

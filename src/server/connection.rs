@@ -359,9 +359,9 @@ impl Client {
                 self.settle().await;
                 return Box::pin(self.read(operation, envelope)).await;
             }
-            (Ok(Operation::Head(target)), Ok(_)) => {
+            (Ok(Operation::Head { target, unless_any }), Ok(_)) => {
                 self.settle().await;
-                self.head(target, &envelope).await?;
+                self.head(target, unless_any, &envelope).await?;
             }
             (Ok(operation), Ok(body)) => {
                 self.settle().await;

@@ -73,6 +73,15 @@ pub async fn perform(
             // There is no stream any more whose token could be named.
             head::done(envelope, &core.shared.borrow(), None, out);
         }
+        Operation::Unless(target) => {
+            let key = target.key.clone();
+            let Reply::Head(stream) = core.call(&key, Request::Head(target)).await? else {
+                return Err(Refusal::Internal);
+            };
+            return Err(Refusal::PreconditionFailed {
+                current: stream.extent.incarnation,
+            });
+        }
         Operation::Publish {
             target,
             offset,
@@ -179,7 +188,7 @@ pub async fn perform(
                 out,
             ));
         }
-        Operation::Read(_) | Operation::Head(_) => return Err(Refusal::Internal),
+        Operation::Read(_) | Operation::Head { .. } => return Err(Refusal::Internal),
     }
     Ok(Body::None)
 }

@@ -99,6 +99,7 @@ impl Tables {
                 let request = CreateRequest {
                     key,
                     precondition: None,
+                    unless_any: false,
                     content_type: Some(content_type.clone()),
                     lifetime,
                     closed,

@@ -147,6 +147,7 @@ fn create(name: &str, lifetime: Lifetime) -> Request {
     Request::Create(CreateRequest {
         key: key(name),
         precondition: None,
+        unless_any: false,
         content_type: Some(ContentType::octet_stream()),
         lifetime,
         closed: false,

@@ -1,11 +1,16 @@
 //! Caching: Base 10.1, Decisions "Two surfaces" and "Tokens".
 
+use ursula_headers::ErrorCode;
+
+use crate::common::http::Request;
 use crate::common::server::Server;
 use crate::common::stream::{JSON, OCTETS, SURFACES, Stream, Surface, TEXT, offset};
 
 at_1_and_4_shards![
     matching_etag_is_304_without_a_body,
     etags_take_lists_and_weak_forms,
+    a_star_names_whatever_is_there,
+    a_write_only_if_there_is_nothing,
     etag_varies_with_the_range,
     etag_varies_with_the_data,
     etag_varies_with_closure,
@@ -62,12 +67,18 @@ fn etags_take_lists_and_weak_forms(server: &Server) {
             format!("\"other\", {etag}"),
             format!("{etag},\"other\""),
             format!("W/\"a,b\" ,W/{etag} , \"c\""),
+            format!("\"\u{e4}\", {etag}"),
         ] {
             stream
                 .get("")
                 .header("If-None-Match", &matching)
                 .send()
                 .expect(304);
+        }
+        // Several lines are one list (RFC 9110 5.3).
+        for lines in [[&etag, "\"b\""], ["\"a\"", &etag], [&etag, &etag]] {
+            let get = stream.get("").header("If-None-Match", lines[0]);
+            get.header("If-None-Match", lines[1]).send().expect(304);
         }
         for other in ["\"other\"", "W/\"other\"", &etag[1..], "", ",", "\""] {
             stream
@@ -77,6 +88,63 @@ fn etags_take_lists_and_weak_forms(server: &Server) {
                 .expect(200)
                 .expect_body("abc");
         }
+    }
+}
+
+/// RFC 9110 13.1.2: `*` is false of what is there: 304 for GET and HEAD, and of nothing else.
+fn a_star_names_whatever_is_there(server: &Server) {
+    for surface in SURFACES {
+        let absent = Stream::absent(server, surface);
+        let stream = Stream::with_body(server, surface, TEXT, "abc");
+        let star = |request: Request| request.header("If-None-Match", "*").send();
+        for query in ["", "offset=1", "offset=3", "offset=now"] {
+            let plain = stream.get(query).send().expect(200);
+            let answer = star(stream.get(query)).expect(304).expect_body("");
+            assert_eq!(answer.next_offset(), plain.next_offset());
+            star(absent.get(query)).expect_error(404, ErrorCode::StreamNotFound);
+        }
+        let answer = star(stream.head()).expect(304).expect_body("");
+        assert_eq!(answer.next_offset(), offset(3));
+        star(absent.head()).expect(404);
+        // One tag of many, and a tag of that text, are tags.
+        for other in ["*, \"a\"", "\"*\""] {
+            let get = stream.get("").header("If-None-Match", other);
+            get.send().expect(200).expect_body("abc");
+        }
+    }
+    let stream = Stream::with_body(server, Surface::Bucket, TEXT, "abc");
+    let publish = stream.request("PUT", "/snapshot/3").body("abc");
+    publish.send().expect(204);
+    for method in ["GET", "HEAD"] {
+        let read = stream.request(method, "/snapshot/3");
+        let read = read.header("If-None-Match", "*");
+        read.send().expect(304).expect_body("");
+        let absent = stream.request(method, "/snapshot/2");
+        absent.header("If-None-Match", "*").send().expect(404);
+    }
+}
+
+/// RFC 9110 13.1.2: with `*` a create makes what is not there and is 412 where something is, as is
+/// any other write, which needs something; nothing is done then.
+fn a_write_only_if_there_is_nothing(server: &Server) {
+    for surface in SURFACES {
+        let stream = Stream::absent(server, surface);
+        let star = |request: Request| request.header("If-None-Match", "*");
+        let put = star(stream.put().header("Content-Type", TEXT));
+        let post = star(stream.post().header("Content-Type", TEXT).body("x"));
+        post.send().expect_error(404, ErrorCode::StreamNotFound);
+        let made = put.send().expect(201);
+        for refused in [&put, &post, &star(stream.delete())] {
+            let answer = refused.send().expect(412);
+            assert_eq!(answer.incarnation(), made.incarnation());
+            assert_eq!(answer.json()["error"]["code"], "PRECONDITION_FAILED");
+        }
+        // What would be refused anyhow is refused for that (RFC 9110 13.2.1).
+        let other = star(stream.put().header("Content-Type", OCTETS));
+        other.send().expect(409);
+        stream.put().header("Content-Type", TEXT).send().expect(200);
+        assert_eq!(stream.read_all(), b"");
+        assert_eq!(stream.head().send().incarnation(), made.incarnation());
     }
 }
 

@@ -24,6 +24,7 @@ impl Client {
     pub(super) async fn head(
         &mut self,
         target: Target,
+        unless_any: bool,
         envelope: &Envelope,
     ) -> Result<(), SocketError> {
         let core = &self.core;
@@ -37,6 +38,7 @@ impl Client {
                     envelope,
                     &shared,
                     &stream,
+                    unless_any,
                     &core.named_limits,
                     &mut self.out,
                 );

@@ -110,6 +110,7 @@ fn fork() -> CreateRequest {
     CreateRequest {
         key: key(FORK),
         precondition: None,
+        unless_any: false,
         content_type: None,
         lifetime: Lifetime::Unlimited,
         closed: false,

@@ -371,6 +371,7 @@ async fn create(rng: &mut Rng, life: &Life, name: &str) {
     let request = CreateRequest {
         key: key(name),
         precondition: None,
+        unless_any: false,
         content_type: Some(content_type(kind)),
         lifetime,
         closed: rng.below(12) == 0,
@@ -861,6 +862,7 @@ async fn fork(rng: &mut Rng, life: &Life, name: &str) {
     let request = CreateRequest {
         key: key(name),
         precondition: None,
+        unless_any: false,
         content_type: None,
         lifetime: Lifetime::Unlimited,
         closed: false,
