@@ -168,6 +168,7 @@ fn options(variant: Variant, epoch: u64) -> Options {
         record_bytes_max: 8 << 20,
         batch_bytes_max: 4 << 20,
         reserve_bytes: 256 << 20,
+        freeing_bytes: 0,
         ahead_bytes: 64 << 20,
     }
 }

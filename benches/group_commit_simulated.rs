@@ -84,6 +84,7 @@ fn options(in_flight_max: usize, epoch: u64) -> Options {
         record_bytes_max: 4096,
         batch_bytes_max: 1 << 20,
         reserve_bytes: 0,
+        freeing_bytes: 0,
         ahead_bytes: 2 << 20,
     }
 }

@@ -145,6 +145,9 @@ pub const HEAD_BYTES_MIN: usize = 512;
 /// What a journal file must hold beside the largest request body, in bytes: the batch's and the
 /// record's headers, the key, producer and content type of an append, and padding.
 pub const JOURNAL_SLACK_BYTES: u64 = MIB as u64;
+/// Prepared space of a journal that only records which free space may take, in bytes: a deletion
+/// finds a place when writes no longer do. Dozens of batches, and each may hold many deletions.
+pub const JOURNAL_FREEING_BYTES: u64 = 256 * KIB as u64;
 /// Most shards: a mailbox for each pair of them must stay affordable.
 pub const SHARDS_MAX: usize = 1024;
 /// Deepest ring the kernel makes, in entries.
@@ -229,7 +232,8 @@ pub struct Limits {
     pub sse_heartbeat: Duration,
     /// Bound on the drain at shutdown.
     pub shutdown_timeout: Duration,
-    /// Free bytes that the file system must keep; below it writes answer 503 `WAL_DISK_PRESSURE`.
+    /// Free bytes that the file system must keep; below it writes answer 503 `WAL_DISK_PRESSURE`,
+    /// but for those that only free space.
     pub disk_reserve_bytes: u64,
     /// Size of one journal file, in bytes; a multiple of [`DISK_ALIGN`].
     pub journal_file_bytes: u64,
@@ -238,6 +242,16 @@ pub struct Limits {
     pub checkpoint_bytes: u64,
     /// Size of one segment file, in bytes.
     pub segment_bytes: u64,
+}
+
+impl Limits {
+    /// Free bytes that the file system must keep also from what moves bytes to free others: segments,
+    /// compaction and checkpoints may use three quarters of [`Self::disk_reserve_bytes`]. Journal
+    /// files of records that free space may use all of it.
+    #[must_use]
+    pub fn disk_floor_bytes(&self) -> u64 {
+        self.disk_reserve_bytes / 4
+    }
 }
 
 impl Default for Limits {
@@ -286,3 +300,5 @@ const _: () = assert!(STREAM_ID_BYTES_MAX <= KEY_BYTES_MAX);
 const _: () = assert!(LONG_POLL_BUCKET_MS <= LONG_POLL_MS_MAX);
 const _: () = assert!(3 * STREAM_ID_BYTES_MAX < HEAD_BYTES_MIN);
 const _: () = assert!(JOURNAL_SLACK_BYTES.is_multiple_of(DISK_ALIGN as u64));
+const _: () = assert!(JOURNAL_FREEING_BYTES.is_multiple_of(DISK_ALIGN as u64));
+const _: () = assert!(JOURNAL_FREEING_BYTES < JOURNAL_SLACK_BYTES);

@@ -225,7 +225,7 @@ pub(super) async fn recover_core(
             shard: shard_number,
             seed: process.segment_seed,
             segment_bytes: config.limits.segment_bytes,
-            reserve_bytes: config.limits.disk_reserve_bytes,
+            reserve_bytes: config.limits.disk_floor_bytes(),
         },
         process.segment_graveyard.clone(),
     );
@@ -242,7 +242,7 @@ pub(super) async fn recover_core(
             current,
             journal_bytes: report.bytes,
             checkpoint_bytes: config.limits.checkpoint_bytes,
-            reserve_bytes: config.limits.disk_reserve_bytes,
+            reserve_bytes: config.limits.disk_floor_bytes(),
             hold: process.hold.clone(),
         },
     );

@@ -21,6 +21,9 @@
 //!   journal, and it is tried again. A failed sync of a segment stops the
 //!   shard, as one of the journal does: what memory has let go of since may be
 //!   in doubt.
+//! - A disk that is nearly full keeps nobody from freeing space on it: what
+//!   is dead is punched first, and what the reserve is kept for is this work
+//!   ([`KeeperOptions::reserve_bytes`] is the part that is not for it either).
 //! - While somebody copies the directory ([`Hold`]) nothing is removed that the
 //!   copy needs.
 //!
@@ -65,6 +68,8 @@ use crate::{
 
 /// How often it looks for work that nobody rang for.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// Checkpoints for want of space alone are at least this far apart: each writes all the tables.
+const PRESS_INTERVAL: Duration = Duration::from_secs(5);
 /// Ranges punched, and files removed, in one turn.
 const RECLAIM_MAX: usize = 64;
 
@@ -169,6 +174,8 @@ pub struct Keeper<D: Disk> {
     journal_mark: u64,
     /// A hold has kept what checkpoints had made superfluous.
     kept_back: bool,
+    /// No checkpoint is written for want of space alone before this, by the monotonic clock.
+    press_after_ns: u64,
     complained: bool,
     stats: Rc<Cell<KeeperStats>>,
 }
@@ -215,6 +222,7 @@ impl<D: Disk> Keeper<D> {
                 .map_or(1, |current| current.number.saturating_add(1)),
             journal_mark: 0,
             kept_back: false,
+            press_after_ns: 0,
             complained: false,
             stats: Rc::default(),
             options,
@@ -276,21 +284,24 @@ impl<D: Disk> Keeper<D> {
         }
     }
 
-    /// One round of everything that is due.
+    /// One round of everything that is due. What cannot be done for now keeps nothing else from
+    /// being done: on a full disk one step gives back what another waits for.
     async fn turn(&mut self) -> Result<(), Trouble> {
-        self.flush_large().await?;
+        let mut put_off = None;
+        later(self.reclaim().await, &mut put_off)?;
+        later(self.flush_large().await, &mut put_off)?;
         if self.is_checkpoint_due() {
-            self.checkpoint().await?;
+            later(self.checkpoint().await, &mut put_off)?;
         }
         if self.kept_back && self.pinned().is_none() {
-            self.let_go().await?;
+            later(self.let_go().await, &mut put_off)?;
         }
-        // What is held gives nothing back by being emptied.
-        if !self.options.hold.is_held() {
-            self.compact().await?;
+        // What is held gives nothing back by being emptied, nor what no checkpoint can name.
+        if !self.options.hold.is_held() && put_off.is_none() {
+            later(self.compact().await, &mut put_off)?;
         }
-        self.reclaim().await?;
-        Ok(())
+        later(self.reclaim().await, &mut put_off)?;
+        put_off.map_or(Ok(()), |error| Err(Trouble::Later(error)))
     }
 
     fn count(&self, change: impl FnOnce(&mut KeeperStats)) {
@@ -316,7 +327,7 @@ impl<D: Disk> Keeper<D> {
     }
 
     fn is_checkpoint_due(&self) -> bool {
-        let asked = self.shard.keeper.checkpoint.take();
+        let asked = self.shard.keeper.checkpoint.take() || self.would_gain_by_checkpoint();
         let threshold = self.options.checkpoint_bytes.max(self.current_bytes());
         let grown = self.journal_bytes();
         self.count(|_| {});
@@ -324,6 +335,16 @@ impl<D: Disk> Keeper<D> {
             || grown >= threshold
             || self.shard.unflushed_is_high()
             || self.shard.moved_bytes() >= self.options.checkpoint_bytes
+    }
+
+    /// On a disk that is nearly full: whether something has changed since the last checkpoint. Files
+    /// of the journal, and blocks that were moved, go only with the next one, and no write brings it
+    /// about now.
+    fn would_gain_by_checkpoint(&self) -> bool {
+        let now_ns = self.shard.clock.monotonic_ns();
+        self.journal.health() == Health::DiskPressure
+            && (self.journal_bytes() > 0 || self.shard.moved_bytes() > 0)
+            && now_ns >= self.press_after_ns
     }
 
     /// Writes the whole blocks of streams that have many bytes in memory alone.
@@ -386,6 +407,8 @@ impl<D: Disk> Keeper<D> {
         self.check_space().await?;
         // If this fails nobody knows which checkpoint rules: until one does, all are kept.
         self.kept_back = false;
+        let now_ns = self.shard.clock.monotonic_ns();
+        self.press_after_ns = now_ns.saturating_add(PRESS_INTERVAL.as_nanos() as u64);
         let number = self.next_number;
         self.next_number = number.saturating_add(1);
         let begin = self.journal.next_position();
@@ -560,6 +583,20 @@ impl<D: Disk> Keeper<D> {
             bury(&self.disk, dir, graveyard, &self.reader, 1).await;
         }
         Ok(())
+    }
+}
+
+/// Keeps the first error of a step that may be tried again.
+///
+/// # Errors
+/// The others.
+fn later(outcome: Result<(), Trouble>, put_off: &mut Option<StorageError>) -> Result<(), Trouble> {
+    match outcome {
+        Err(Trouble::Later(error)) => {
+            put_off.get_or_insert(error);
+            Ok(())
+        }
+        outcome => outcome,
     }
 }
 

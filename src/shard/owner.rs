@@ -34,7 +34,7 @@ use crate::{
         stream::{Blob, Stream},
         tables::{Effect, Tables},
     },
-    storage::journal::{BatchTimes, Health, Stage, StageError},
+    storage::journal::{BatchTimes, Health, Purpose, Stage, StageError},
 };
 
 /// What a shard tells other cores of its own accord.
@@ -221,8 +221,13 @@ impl Shard {
         let mut head = self.scratch.borrow_mut();
         head.clear();
         let body = record.encode(&mut head);
+        let purpose = if record.only_frees() {
+            Purpose::Free
+        } else {
+            Purpose::Store
+        };
         self.journal
-            .stage(&[&head, body])
+            .stage_for(purpose, &[&head, body])
             .map_err(|error| match error {
                 StageError::Latched => Refusal::ApplyStopped,
                 StageError::DiskPressure => Refusal::DiskPressure,

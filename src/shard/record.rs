@@ -206,6 +206,25 @@ const RELEASE: u8 = 10;
 const FENCE: u8 = 11;
 
 impl<'a> Record<'a> {
+    /// Whether it stores nothing and lets go of something: such a record is taken also when the disk
+    /// is nearly full.
+    #[must_use]
+    pub fn only_frees(&self) -> bool {
+        match self {
+            Record::Delete { .. }
+            | Record::Retain { .. }
+            | Record::DiscardParts { .. }
+            | Record::Release { .. }
+            | Record::Fence { .. } => true,
+            Record::Create { .. }
+            | Record::Append { .. }
+            | Record::Publish { .. }
+            | Record::StagePart { .. }
+            | Record::CommitParts { .. }
+            | Record::Refer { .. } => false,
+        }
+    }
+
     /// Writes everything but the body, which the journal takes as a second slice, so that bodies
     /// are copied once. Returns that body.
     pub fn encode(&self, out: &mut Vec<u8>) -> &'a [u8] {

@@ -43,7 +43,7 @@ use crate::{
     },
     storage::{
         blob::Graveyard,
-        journal::{Health, Position, Stage, StageError},
+        journal::{Health, Position, Purpose, Stage, StageError},
     },
 };
 
@@ -56,9 +56,10 @@ struct TestJournal {
 }
 
 impl Stage for TestJournal {
-    fn stage(&self, parts: &[&[u8]]) -> Result<BatchNumber, StageError> {
+    fn stage_for(&self, purpose: Purpose, parts: &[&[u8]]) -> Result<BatchNumber, StageError> {
         match self.health() {
             Health::Ok => {}
+            Health::DiskPressure if purpose == Purpose::Free => {}
             Health::DiskPressure | Health::DirectoryGone => return Err(StageError::DiskPressure),
             Health::Failed => return Err(StageError::Latched),
         }
@@ -324,6 +325,35 @@ fn a_full_disk_refuses_writes_and_applies_nothing() {
 }
 
 #[test]
+fn a_full_disk_takes_what_only_frees() {
+    let bench = bench();
+    let ttl = Lifetime::Ttl { seconds: 10 };
+    bench
+        .done(create("demo/deleted", Lifetime::Unlimited))
+        .unwrap();
+    bench
+        .done(create("demo/purged", Lifetime::Unlimited))
+        .unwrap();
+    bench.done(create("demo/expired", ttl)).unwrap();
+    bench.journal.health.set(Some(Health::DiskPressure));
+    let refused = bench.done(create("demo/new", Lifetime::Unlimited));
+    assert!(matches!(refused, Err(Refusal::DiskPressure)), "{refused:?}");
+    let deleted = Target {
+        key: key("demo/deleted"),
+        precondition: None,
+    };
+    bench.done(Request::Delete(deleted)).unwrap();
+    bench.clock.advance(Duration::from_secs(11));
+    while bench.shard.sweep_expired() {}
+    bench.commit();
+    assert_eq!(bench.shard.streams(), 1);
+    bench.done(Request::Fence("demo".into())).unwrap();
+    bench.done(Request::PurgeSlice("demo".into())).unwrap();
+    bench.commit();
+    assert_eq!(bench.shard.streams(), 0);
+}
+
+#[test]
 fn memory_is_bounded_and_given_back() {
     let bench = bench_with(4096, tables());
     bench.done(create("demo/a", Lifetime::Unlimited)).unwrap();
@@ -548,8 +578,8 @@ fn a_clock_set_right_again_delays_no_sweep() {
         panic!("not watching");
     };
     bench.clock.step_to(NOW_MS + HOUR_MS);
-    // One has a reader, and there is no room for the other's record.
-    bench.journal.health.set(Some(Health::DiskPressure));
+    // One has a reader, and the other's record cannot be written now.
+    bench.journal.health.set(Some(Health::DirectoryGone));
     while bench.shard.sweep_expired() {}
     bench.journal.health.set(None);
     bench.step_back(HOUR_MS);

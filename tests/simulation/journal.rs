@@ -147,6 +147,7 @@ impl History {
             record_bytes_max,
             batch_bytes_max: 4096 << rng.below(4),
             reserve_bytes: [0, 64 << 10][rng.below(2) as usize],
+            freeing_bytes: [0, 4096][rng.below(2) as usize],
             ahead_bytes: 4096 << rng.below(5),
         };
         Self {

@@ -24,7 +24,10 @@
 //! - A full disk is noticed before it hurts: files are made ahead, whole, so
 //!   that a batch is written into space that exists; when there is none, and
 //!   when the file system's free space falls below the reserve, staging is
-//!   refused ([`StageError::DiskPressure`]) until space returns.
+//!   refused ([`StageError::DiskPressure`]) until space returns. Records that
+//!   free space ([`Purpose::Free`]) are taken all the while, as long as there
+//!   is a place for them: some of the prepared space is kept for them, and the
+//!   reserve is theirs.
 //!
 //! Crashes, step by step: while a file is made (it has no name yet, see
 //! `file`); between write and sync (the batch is whole, torn or absent, and
@@ -65,7 +68,7 @@ use super::data_dir::Layout;
 use super::disk::Disk;
 use super::error::StorageError;
 use super::manifest::Manifest;
-use crate::base::limits::{DISK_ALIGN, JOURNAL_SLACK_BYTES, Limits};
+use crate::base::limits::{DISK_ALIGN, JOURNAL_FREEING_BYTES, JOURNAL_SLACK_BYTES, Limits};
 use crate::base::signal::Signal;
 use crate::base::time::Clock;
 
@@ -112,11 +115,25 @@ pub enum StageError {
     TooLarge,
 }
 
+/// What a record is for, which decides how much space must be left for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// It stores something.
+    Store,
+    /// It only lets go of what is stored.
+    Free,
+}
+
 /// The face of a journal that deciding code uses.
 pub trait Stage {
     /// Copies one record, given in parts, into the open batch; it becomes durable with the batch
     /// returned. Never waits.
-    fn stage(&self, parts: &[&[u8]]) -> Result<BatchNumber, StageError>;
+    fn stage_for(&self, purpose: Purpose, parts: &[&[u8]]) -> Result<BatchNumber, StageError>;
+
+    /// The same for a record that stores something.
+    fn stage(&self, parts: &[&[u8]]) -> Result<BatchNumber, StageError> {
+        self.stage_for(Purpose::Store, parts)
+    }
 
     /// Position that the next staged record gets.
     fn next_position(&self) -> Position;
@@ -178,6 +195,8 @@ pub struct Options {
     pub batch_bytes_max: usize,
     /// Bytes of free space below which staging is refused.
     pub reserve_bytes: u64,
+    /// Prepared space that only records which free space may take, in bytes.
+    pub freeing_bytes: u64,
     /// Space to be ready behind the file in use, in bytes, in whole files, at least one.
     pub ahead_bytes: u64,
 }
@@ -217,6 +236,7 @@ impl Options {
                 .saturating_add(RECORD_OVERHEAD_BYTES),
             batch_bytes_max: BATCH_BYTES_MAX,
             reserve_bytes: limits.disk_reserve_bytes,
+            freeing_bytes: JOURNAL_FREEING_BYTES,
             ahead_bytes: limits.journal_file_bytes.max(4 << 20),
         }
     }
@@ -365,8 +385,8 @@ impl<D: Disk> Inner<D> {
 }
 
 impl<D: Disk> Stage for Journal<D> {
-    fn stage(&self, parts: &[&[u8]]) -> Result<BatchNumber, StageError> {
-        self.0.stage(parts)
+    fn stage_for(&self, purpose: Purpose, parts: &[&[u8]]) -> Result<BatchNumber, StageError> {
+        self.0.stage(purpose, parts)
     }
 
     fn next_position(&self) -> Position {

@@ -10,8 +10,9 @@
 //!
 //! Free space below the reserve, or no file ready and none to be had, is
 //! pressure. A file is made ahead only if the reserve stays whole. For batches
-//! that were staged before space ran short the reserve may be used: that is
-//! what it is for, and it bounds how much may be staged without a place.
+//! that were staged before space ran short, and for those that free space, the
+//! reserve may be used: that is what it is for, and it bounds how much may be
+//! staged without a place.
 //!
 //! Nothing that fails here is a failure of the journal: no batch is involved.
 

@@ -20,14 +20,18 @@ use super::commit::{Commit, Flight, Flights, commit};
 use super::format::{BatchHeader, FILE_HEADER_BYTES};
 use super::reader::Span;
 use super::{
-    BatchNumber, ClosedBatch, Durability, Health, Inner, Journal, Place, Queue, StageError,
-    SyncMethod,
+    BatchNumber, ClosedBatch, Durability, Health, Inner, Journal, Place, Purpose, Queue,
+    StageError, SyncMethod,
 };
 use crate::storage::disk::Disk;
 use crate::storage::error::StorageError;
 
 impl<D: Disk> Inner<D> {
-    pub(super) fn stage(&self, parts: &[&[u8]]) -> Result<BatchNumber, StageError> {
+    pub(super) fn stage(
+        &self,
+        purpose: Purpose,
+        parts: &[&[u8]],
+    ) -> Result<BatchNumber, StageError> {
         if self.latched.get() || self.closing.get() {
             return Err(StageError::Latched);
         }
@@ -44,7 +48,17 @@ impl<D: Disk> Inner<D> {
         {
             self.close_open(queue);
         }
-        if self.lack.get() != Health::Ok || !queue.has_room(payload, &self.options) {
+        let has_room = match (self.lack.get(), purpose) {
+            (Health::Ok, _) => queue.has_room(payload, &self.options, purpose),
+            // The reserve was not kept whole for nothing, but is it still there?
+            (Health::DiskPressure, Purpose::Free) => {
+                queue.has_prepared(payload, &self.options, purpose)
+                    || (queue.has_room(payload, &self.options, purpose)
+                        && self.observed.free_bytes.get() >= self.options.file_bytes)
+            }
+            _ => false,
+        };
+        if !has_room {
             self.count(|stats| stats.refused = stats.refused.saturating_add(1));
             self.roll.raise();
             return Err(StageError::DiskPressure);
@@ -173,14 +187,37 @@ impl<D: Disk> Inner<D> {
 impl<D: Disk> Queue<D> {
     /// True if a record of `payload` bytes can be staged: its batch has a place in files that
     /// exist, or what has no place yet fits the reserve that the file system keeps free for it.
-    fn has_room(&self, payload: usize, options: &super::Options) -> bool {
-        let batch = match &self.open {
+    fn has_room(&self, payload: usize, options: &super::Options, purpose: Purpose) -> bool {
+        let batch = self.batch_with(payload);
+        self.has_prepared(payload, options, purpose)
+            || self.unplaced_bytes.saturating_add(batch) <= options.reserve_bytes
+    }
+
+    /// True if the batch of a record of `payload` bytes has a place in files that exist, and what
+    /// must be left for others is left.
+    fn has_prepared(&self, payload: usize, options: &super::Options, purpose: Purpose) -> bool {
+        let batch = self.batch_with(payload);
+        let active = self.active.room_at(self.active_offset);
+        let ready = (self.ready.len() as u64)
+            .saturating_mul(options.file_bytes.saturating_sub(FILE_HEADER_BYTES));
+        let left = match active.checked_sub(batch) {
+            Some(left) => Some(left.saturating_add(ready)),
+            // It goes to the next file.
+            None => ready.checked_sub(batch),
+        };
+        let kept = match purpose {
+            Purpose::Store => options.freeing_bytes,
+            Purpose::Free => 0,
+        };
+        self.unplaced_bytes == 0 && left.is_some_and(|left| left >= kept)
+    }
+
+    /// Bytes of the open batch with a record of `payload` bytes more.
+    fn batch_with(&self, payload: usize) -> u64 {
+        match &self.open {
             Some(open) => open.padded_with(payload),
             None => OpenBatch::padded_alone(payload),
-        };
-        let prepared = self.unplaced_bytes == 0
-            && (batch <= self.active.room_at(self.active_offset) || !self.ready.is_empty());
-        prepared || self.unplaced_bytes.saturating_add(batch) <= options.reserve_bytes
+        }
     }
 }
 

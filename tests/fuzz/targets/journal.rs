@@ -289,6 +289,7 @@ fn image(seed: u64) -> Image {
         record_bytes_max: 6_000,
         batch_bytes_max: 2 * BLOCK,
         reserve_bytes: 0,
+        freeing_bytes: 0,
         ahead_bytes: BLOCK as u64,
     };
     for life in 0..4 {

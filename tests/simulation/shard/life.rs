@@ -27,8 +27,8 @@ use thalweg::storage::blob::Graveyard;
 use thalweg::storage::checkpoint::Identity;
 use thalweg::storage::disk::{Crash, Disk, Fault, FaultPlan, Operation, SimulatedDisk};
 use thalweg::storage::journal::{
-    BatchNumber, Durability, Extent, Health, Journal, Options, Position, Stage, StageError,
-    SyncMethod,
+    BatchNumber, Durability, Extent, Health, Journal, Options, Position, Purpose, Stage,
+    StageError, SyncMethod,
 };
 use thalweg::storage::segment::{
     self, BlockReader, Segment, SegmentGraveyard, SegmentId, SegmentWriter, WriterOptions,
@@ -163,8 +163,8 @@ impl Recorder {
 }
 
 impl Stage for Recorder {
-    fn stage(&self, parts: &[&[u8]]) -> Result<BatchNumber, StageError> {
-        let batch = self.journal.stage(parts)?;
+    fn stage_for(&self, purpose: Purpose, parts: &[&[u8]]) -> Result<BatchNumber, StageError> {
+        let batch = self.journal.stage_for(purpose, parts)?;
         let record = parts.concat();
         self.check_end(&record);
         self.staged.borrow_mut().apply(&record);
@@ -254,6 +254,7 @@ impl History {
             record_bytes_max,
             batch_bytes_max: 4096 << rng.below(5),
             reserve_bytes: [0, 64 << 10][rng.below(2) as usize],
+            freeing_bytes: [0, 4096][rng.below(2) as usize],
             ahead_bytes: 4096 << rng.below(5),
         };
         let memory = if body_bytes > 100_000 {

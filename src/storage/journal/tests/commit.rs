@@ -227,6 +227,38 @@ fn free_space_below_the_reserve_is_pressure() {
         }
         assert_eq!(journal.health(), Health::DiskPressure);
         assert_eq!(journal.stage(&[b"no"]), Err(StageError::DiskPressure));
+        // What only frees is taken, in what is prepared and then in what the reserve has room for.
+        for _ in 0..60 {
+            let freeing = journal.stage_for(Purpose::Free, &[&[7; 4000]]);
+            let batch = freeing.expect("the reserve is for it");
+            durable(journal, batch).await;
+        }
+        assert_eq!(journal.health(), Health::DiskPressure);
+    });
+}
+
+#[test]
+fn what_only_frees_has_prepared_space_of_its_own() {
+    let mut rig = Rig::new();
+    rig.options.freeing_bytes = 4 * BLOCK;
+    let opened = rig.open();
+    let journal = &opened.journal;
+    run(journal, async {
+        rig.disk.set_capacity(0);
+        // All in one turn: nobody sees the disk fill up.
+        let record = [7; 3000];
+        while journal.stage(&[&record]).is_ok() {}
+        let mut freed = 0;
+        while journal.stage_for(Purpose::Free, &[&record]).is_ok() {
+            freed += 1;
+        }
+        assert!((4..=8).contains(&freed), "{freed} in four blocks and a bit");
+        durable(journal, journal.staged()).await;
+        rig.disk.advance(Duration::from_secs(1));
+        for _ in 0..50 {
+            yield_now().await;
+        }
+        assert_eq!(journal.health(), Health::DiskPressure);
     });
 }
 

@@ -13,8 +13,8 @@ use futures_lite::future::{block_on, or, yield_now};
 
 use super::file::file_path;
 use super::{
-    BatchNumber, Durability, Health, Journal, Options, Position, RecoveryReport, Stage, StageError,
-    SyncMethod,
+    BatchNumber, Durability, Health, Journal, Options, Position, Purpose, RecoveryReport, Stage,
+    StageError, SyncMethod,
 };
 use crate::storage::disk::{Crash, Disk, FaultPlan, SimulatedDisk};
 use crate::storage::error::StorageError;
@@ -53,6 +53,7 @@ impl Rig {
             record_bytes_max: 40_000,
             batch_bytes_max: 8 * BLOCK as usize,
             reserve_bytes: 0,
+            freeing_bytes: 0,
             ahead_bytes: BLOCK,
         };
         Self { disk, options }
@@ -127,8 +128,12 @@ async fn commit(journal: &Journal<SimulatedDisk>, record: &[u8]) -> BatchNumber 
             Err(error) => panic!("{error:?}"),
         }
     };
+    durable(journal, number).await;
+    number
+}
+
+async fn durable(journal: &Journal<SimulatedDisk>, number: BatchNumber) {
     while journal.durable() < number {
         yield_now().await;
     }
-    number
 }
