@@ -40,11 +40,8 @@ use std::{
 
 use jiff::{SignedDuration, civil};
 
-/// Last millisecond of year 9999: neither RFC 3339 nor an HTTP date can write a later one.
+/// Last millisecond of year 9999: RFC 3339 cannot write a later one.
 pub const WALL_MS_MAX: u64 = 253_402_300_799_999;
-
-/// Length of an HTTP date, in bytes: `Sun, 06 Nov 1994 08:49:37 GMT`.
-pub const HTTP_DATE_BYTES: usize = 29;
 
 /// The Unix epoch on a clock face; arithmetic on it needs no time zone.
 const EPOCH: civil::DateTime = civil::date(1970, 1, 1).at(0, 0, 0, 0);
@@ -215,42 +212,6 @@ pub fn format_rfc3339(wall_ms: u64) -> String {
     format!("{moment:.3}Z")
 }
 
-/// Writes Unix milliseconds as an HTTP date (RFC 9110, 5.6.7); a moment past the year 9999 as
-/// its last second.
-#[expect(
-    clippy::arithmetic_side_effects,
-    reason = "no sum reaches the year 10000"
-)]
-pub fn format_http_date(wall_ms: u64) -> String {
-    let since_epoch = Duration::from_millis(wall_ms.min(WALL_MS_MAX));
-    httpdate::fmt_http_date(UNIX_EPOCH + since_epoch)
-}
-
-/// The `Date` header's value, formatted once a second instead of once an answer.
-#[derive(Debug)]
-pub struct HttpDateCache {
-    second: u64,
-    text: String,
-}
-
-impl HttpDateCache {
-    /// A cache that holds the date of `wall_ms`.
-    pub fn new(wall_ms: u64) -> Self {
-        Self {
-            second: wall_ms / 1000,
-            text: format_http_date(wall_ms),
-        }
-    }
-
-    /// The date of `wall_ms`, [`HTTP_DATE_BYTES`] long.
-    pub fn at(&mut self, wall_ms: u64) -> &str {
-        if wall_ms / 1000 != self.second {
-            *self = Self::new(wall_ms);
-        }
-        &self.text
-    }
-}
-
 /// What is left of a text; each step takes from the front or says `None`.
 struct Scanner<'a>(&'a [u8]);
 
@@ -387,20 +348,6 @@ mod tests {
         assert_eq!(format_rfc3339(u64::MAX), "9999-12-31T23:59:59.999Z");
         for ms in [0, 1, 999, 951_782_400_000, 4_071_006_245_678, WALL_MS_MAX] {
             assert_eq!(parse_rfc3339(&format_rfc3339(ms)), Some(ms));
-        }
-    }
-
-    #[test]
-    fn http_dates() {
-        assert_eq!(
-            format_http_date(784_111_777_000),
-            "Sun, 06 Nov 1994 08:49:37 GMT"
-        );
-        assert_eq!(format_http_date(u64::MAX), "Fri, 31 Dec 9999 23:59:59 GMT");
-        let mut cache = HttpDateCache::new(784_111_777_000);
-        for ms in [784_111_777_999, 784_111_778_000, 784_111_700_000, 0] {
-            assert_eq!(cache.at(ms), format_http_date(ms));
-            assert_eq!(cache.at(ms).len(), HTTP_DATE_BYTES);
         }
     }
 

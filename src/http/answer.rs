@@ -32,37 +32,40 @@ const ANY_ORIGIN: &[u8] = b"Access-Control-Allow-Origin: *\r\n";
 pub struct Shared {
     /// The fields that are the same in every answer of this second, rendered.
     lines: Vec<u8>,
-    date: [u8; DATE_BYTES],
+    date: Option<[u8; DATE_BYTES]>,
     /// Who may read answers.
     origins: AllowedOrigins,
 }
 
 impl Shared {
-    /// For answers at `date`, which those of `origins` may read.
+    /// For answers at `date`, if it is known, which those of `origins` may read.
     #[must_use]
-    pub fn new(origins: AllowedOrigins, date: &[u8; DATE_BYTES]) -> Self {
+    pub fn new(origins: AllowedOrigins, date: Option<[u8; DATE_BYTES]>) -> Self {
         let mut shared = Self {
             lines: Vec::new(),
-            date: *date,
+            date,
             origins,
         };
         shared.set_date(date);
         shared
     }
 
-    /// The value of `Date`.
+    /// The value of `Date`, if there is one.
     #[must_use]
-    pub fn date(&self) -> &[u8; DATE_BYTES] {
-        &self.date
+    pub fn date(&self) -> Option<&[u8; DATE_BYTES]> {
+        self.date.as_ref()
     }
 
     /// Sets the value of `Date`: once a second.
-    pub fn set_date(&mut self, date: &[u8; DATE_BYTES]) {
-        self.date = *date;
+    pub fn set_date(&mut self, date: Option<[u8; DATE_BYTES]>) {
+        self.date = date;
         self.lines.clear();
-        for part in [b"Date: ", &date[..], b"\r\n", COMMON] {
-            self.lines.extend_from_slice(part);
+        if let Some(date) = &self.date {
+            for part in [b"Date: ", &date[..], b"\r\n"] {
+                self.lines.extend_from_slice(part);
+            }
         }
+        self.lines.extend_from_slice(COMMON);
         if self.origins == AllowedOrigins::Any {
             self.lines.extend_from_slice(ANY_ORIGIN);
         }

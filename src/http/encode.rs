@@ -16,22 +16,25 @@ pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 /// Length of a date in the form of RFC 9110 section 5.6.7, in bytes.
 pub const DATE_BYTES: usize = 29;
-/// Last second that has such a date: the end of the year 9998.
-const DATE_SECONDS_MAX: u64 = 253_370_764_799;
+/// Last second that has such a date: the end of the year 9999.
+const DATE_SECONDS_MAX: u64 = 253_402_300_799;
 
 /// The value of a `Date` field for a time in Unix seconds. Dates change once a second: keep it.
-pub fn format_date(unix_seconds: u64) -> [u8; DATE_BYTES] {
-    let since_epoch = Duration::from_secs(unix_seconds.min(DATE_SECONDS_MAX));
-    // Within the bound nothing overflows; without it, `httpdate` would panic.
-    let time = SystemTime::UNIX_EPOCH
-        .checked_add(since_epoch)
-        .unwrap_or(SystemTime::UNIX_EPOCH);
+///
+/// `None` past the year 9999, which has four digits: a clock that shows it does not know the time,
+/// and a server without a clock sends no date (RFC 9110 section 6.6.1).
+pub fn format_date(unix_seconds: u64) -> Option<[u8; DATE_BYTES]> {
+    if unix_seconds > DATE_SECONDS_MAX {
+        // `httpdate` would panic.
+        return None;
+    }
+    let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(unix_seconds))?;
     let text = httpdate::fmt_http_date(time);
     let mut date = [b' '; DATE_BYTES];
     date.iter_mut()
         .zip(text.bytes())
         .for_each(|(to, from)| *to = from);
-    date
+    Some(date)
 }
 
 /// A response head under way. Chain the fields, then call one `finish_…`.
@@ -410,10 +413,19 @@ mod tests {
 
     #[test]
     fn dates() {
-        let date = |seconds| String::from_utf8(format_date(seconds).to_vec()).unwrap();
-        assert_eq!(date(0), "Thu, 01 Jan 1970 00:00:00 GMT");
-        assert_eq!(date(784_111_777), "Sun, 06 Nov 1994 08:49:37 GMT");
-        assert_eq!(date(DATE_SECONDS_MAX), "Thu, 31 Dec 9998 23:59:59 GMT");
-        assert_eq!(date(u64::MAX), date(DATE_SECONDS_MAX));
+        let date = |seconds| {
+            let date = format_date(seconds)?;
+            Some(String::from_utf8(date.to_vec()).unwrap())
+        };
+        for (seconds, text) in [
+            (0, "Thu, 01 Jan 1970 00:00:00 GMT"),
+            (784_111_777, "Sun, 06 Nov 1994 08:49:37 GMT"),
+            (DATE_SECONDS_MAX, "Fri, 31 Dec 9999 23:59:59 GMT"),
+        ] {
+            assert_eq!(date(seconds).as_deref(), Some(text));
+        }
+        for seconds in [DATE_SECONDS_MAX + 1, u64::MAX / 1000, u64::MAX] {
+            assert_eq!(date(seconds), None);
+        }
     }
 }

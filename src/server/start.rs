@@ -324,7 +324,7 @@ fn build(
         placement,
         shared: RefCell::new(Shared::new(
             AllowedOrigins::new(&process.config.cors_allow_origins),
-            &date,
+            date,
         )),
         named_limits: NamedLimits::new(limits.request_bytes_max, limits.snapshot_bytes_max),
         rng: RefCell::new(Rng::from_os().unwrap_or_else(|_| Rng::from_seed(clock.now_ms()))),

@@ -308,7 +308,7 @@ fn spawn_timers(
             }
             let now_ms = core.clock.now_ms();
             let date = encode::format_date(now_ms / 1000);
-            core.shared.borrow_mut().set_date(&date);
+            core.shared.borrow_mut().set_date(date);
             while core.shard.sweep_expired() {
                 future::yield_now().await;
             }

@@ -58,7 +58,9 @@ impl Answer {
     /// Appends it to `out`; without its body for a HEAD.
     pub fn write(&self, is_head: bool, close: bool, core: &Rc<Core>, out: &mut Vec<u8>) {
         let mut head = ResponseHead::new(out, self.status);
-        head.date(core.shared.borrow().date());
+        if let Some(date) = core.shared.borrow().date() {
+            head.date(date);
+        }
         head.header("Cache-Control", b"no-store");
         head.header("X-Content-Type-Options", b"nosniff");
         head.header("Content-Type", self.content_type.as_bytes());
