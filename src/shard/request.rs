@@ -376,9 +376,13 @@ impl<T> Staged<T> {
         }
     }
 
-    /// An outcome that rests on what `after` makes durable.
+    /// An outcome that rests on what `after` makes durable. That the shard takes no more writes rests
+    /// on nothing: nothing was applied, whatever becomes of `after`.
     pub fn after(after: BatchNumber, outcome: Result<T, Refusal>) -> Self {
-        Self { outcome, after }
+        match outcome {
+            Err(Refusal::ApplyStopped) => Self::now(outcome),
+            outcome => Self { outcome, after },
+        }
     }
 
     /// The same, for a wider type.
