@@ -11,6 +11,11 @@
 //! the page cache, so data whose sync failed can look intact after a restart.
 //! That is said once, as a warning, when the disk is opened.
 //!
+//! glommio asks for the file system by the path once more when it has opened a
+//! file, and panics if that path is gone by then, as when somebody moves the
+//! data directory away. So a file is opened first by its path and then, by
+//! glommio, through the descriptor's own name in `/proc`, which cannot go.
+//!
 //! glommio asks once per device and executor whether reads can be polled for,
 //! by reading from the first file that is opened. From an empty file that read
 //! succeeds whatever the device can do, and every later read then fails with
@@ -19,6 +24,8 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -86,6 +93,11 @@ fn plain(error: GlommioError<()>) -> io::Error {
     }
 }
 
+/// The name that an open file has as long as it is open, whatever becomes of its path.
+fn own_name(file: &impl AsRawFd) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
 /// Runs a blocking system call on the executor's blocking thread.
 async fn blocking<T: Send + 'static>(
     call: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -99,18 +111,32 @@ impl Disk for GlommioDisk {
     async fn open(&self, path: &Path, access: Access) -> io::Result<GlommioFile> {
         let mut options = OpenOptions::new();
         options.read(true).mode(0o644);
-        match access {
-            Access::Read => {}
-            Access::Write => _ = options.write(true),
-            Access::Create => _ = options.write(true).create_new(true),
-            Access::WriteDurable => _ = options.write(true).custom_flags(libc::O_DSYNC),
+        options.write(access != Access::Read);
+        if access == Access::WriteDurable {
+            options.custom_flags(libc::O_DSYNC);
         }
-        let kind = if self.direct {
-            Kind::Direct(options.dma_open(path).await.map_err(plain)?)
-        } else {
-            Kind::Buffered(options.buffered_open(path).await.map_err(plain)?)
+        if !self.direct {
+            options.create_new(access == Access::Create);
+            let file = options.buffered_open(path).await.map_err(plain)?;
+            return Ok(GlommioFile(Kind::Buffered(file)));
+        }
+        let by_path = path.to_owned();
+        let held = blocking(move || {
+            let mut options = fs::OpenOptions::new();
+            options.read(true).write(access != Access::Read);
+            options.create_new(access == Access::Create).mode(0o644);
+            options.open(by_path)
+        });
+        let held = held.await?;
+        let name = own_name(&held);
+        let file = match options.dma_open(name).await.map_err(plain) {
+            // There is no /proc here.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                options.dma_open(path).await.map_err(plain)
+            }
+            file => file,
         };
-        Ok(GlommioFile(kind))
+        Ok(GlommioFile(Kind::Direct(file?)))
     }
 
     fn buffer(&self, len: usize) -> AlignedBuf {
@@ -203,7 +229,14 @@ impl DiskFile for GlommioFile {
 
     async fn len(&self) -> io::Result<u64> {
         match &self.0 {
-            Kind::Direct(file) => file.file_size().await,
+            Kind::Direct(file) => {
+                // glommio would ask by the name that it opened it by.
+                let name = own_name(file);
+                match blocking(move || fs::metadata(name)).await {
+                    Ok(metadata) => return Ok(metadata.len()),
+                    Err(_) => file.file_size().await,
+                }
+            }
             Kind::Buffered(file) => file.file_size().await,
         }
         .map_err(plain)
