@@ -512,6 +512,10 @@ impl Client {
 
     /// Before a client is told to send a body: would it be refused whatever the body is?
     async fn look_ahead(&mut self, operation: &Operation) -> Result<(), Refusal> {
+        let framing = self.connection.head().framing;
+        if let (Operation::Append(request), parse::Framing::Length(len)) = (operation, framing) {
+            append::check(request, len)?;
+        }
         let Some(target) = operation.written_stream() else {
             return Ok(());
         };

@@ -424,6 +424,8 @@ fn expect_continue_of_a_refused_append_gets_the_final_status(server: &Server) {
         (&closed, OCTETS, 5, 409),
         (&octets(server), "text/plain", 5, 409),
         (&octets(server), OCTETS, 1_u64 << 40, 413),
+        (&octets(server), "malformed", 5, 400),
+        (&octets(server), "", 5, 400),
     ] {
         let mut connection = Connection::to(server);
         connection.write(format!(
