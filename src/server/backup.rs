@@ -50,8 +50,8 @@ pub use self::error::BackupError;
 /// A hold ends when its connection has said nothing for this long.
 pub const HOLD_TIMEOUT: Duration = Duration::from_secs(60);
 /// A server that goes down waits this long for the backup to ask after its hold and hear that it is
-/// over.
-pub const STOP_PATIENCE: Duration = Duration::from_secs(5);
+/// over; one that is stopped or hangs does not ask.
+pub const STOP_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What to back up, and where to.
 #[derive(Clone, Debug, PartialEq, Eq)]

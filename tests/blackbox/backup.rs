@@ -634,6 +634,24 @@ fn a_backup_whose_server_ends_is_none() {
     assert!(read(&copy, &key) == whole);
 }
 
+/// A backup that is stopped, and so hears nothing, keeps no server from its end; when it goes on it
+/// finds out, and leaves nothing.
+#[test]
+fn a_backup_that_hangs_keeps_no_server() {
+    let shelf = Shelf::new();
+    let (server, _) = small();
+    let backup = Stalled::backup(&server, &shelf, "backup");
+    signal(&backup.child, libc::SIGSTOP);
+    // What is copied stays.
+    let _options = server.options().clone();
+    let log = server.stop();
+    assert!(!log.contains("did not end"), "{log}");
+    signal(&backup.child, libc::SIGCONT);
+    let output = backup.go_on();
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(!shelf.place("backup").exists() && !shelf.partial("backup").exists());
+}
+
 /// A backup that is told to stop removes what it made, and the server lets go.
 #[test]
 fn a_backup_that_is_interrupted_leaves_nothing() {
