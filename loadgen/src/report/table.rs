@@ -157,8 +157,8 @@ fn server_latency(out: &mut String, report: &Report) {
         line(
             out,
             &format!(
-                "{operation} less request: p50 {:+.3}, p99 {:+.3}: both kernels' TCP, sockets and\n\
-                 wake-ups{}",
+                "{operation} less request: p50 {:+.3}, p99 {:+.3}\n\
+                 (both kernels' TCP, sockets and wake-ups{})",
                 p50 / 1e3,
                 p99 / 1e3,
                 if report.parameters.rate_per_s.is_some() {
