@@ -304,10 +304,12 @@ pub async fn script(rng: &mut Rng, life: &Life) {
                     sweep_parts(life);
                 }
                 if rng.below(4) == 0 {
-                    // Somebody sets the clock, up to an hour in either direction.
+                    // Somebody sets the clock, up to an hour or a month in either direction.
                     let hour_ms = 3_600_000;
-                    let from_ms = life.now_ms() - hour_ms;
-                    life.clock.step_to(from_ms + rng.below(2 * hour_ms));
+                    let most_ms = [hour_ms, hour_ms, hour_ms, 30 * 24 * hour_ms];
+                    let most_ms = most_ms[rng.below(4) as usize];
+                    let from_ms = life.now_ms() - most_ms;
+                    life.clock.step_to(from_ms + rng.below(2 * most_ms));
                 }
                 life.recorder.fresh.borrow_mut().clear();
                 while life.shard.sweep_expired() {}
