@@ -72,7 +72,8 @@ fn run(shards: usize) {
     assert!(writes > 0, "no write was acknowledged: nothing was tested");
 }
 
-fn setting(name: &str) -> Option<u64> {
+/// A number from the environment.
+pub fn setting(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(
         text.parse()
@@ -81,10 +82,11 @@ fn setting(name: &str) -> Option<u64> {
 }
 
 /// Splitmix64: choices that a seed repeats.
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
+    /// A number below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

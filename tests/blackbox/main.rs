@@ -40,6 +40,7 @@ mod close;
 mod cors;
 mod crash;
 mod create;
+mod damage;
 mod delete;
 mod errors;
 mod expiry;
