@@ -261,7 +261,10 @@ impl Ground {
             }
         }
         let mended = &found.mended;
-        is_complete &= read.lost_records == 0 && mended.lost.is_empty() && mended.made.is_empty();
+        is_complete &= read.lost_records == 0
+            && mended.lost.is_empty()
+            && mended.made.is_empty()
+            && mended.lengthened.is_empty();
         if is_complete {
             salvage.is_complete();
         }

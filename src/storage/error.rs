@@ -100,13 +100,13 @@ pub enum StorageError {
         /// The file that should be there.
         path: PathBuf,
     },
-    /// A blob's file is longer or shorter than the record that names it says.
+    /// A file is longer or shorter than what names it, or its own beginning, says.
     WrongLength {
         /// The file.
         path: PathBuf,
         /// Its length, in bytes.
         found: u64,
-        /// What its record says.
+        /// What it should be.
         expected: u64,
     },
     /// The journal starts after the position that recovery needs.
@@ -393,7 +393,7 @@ impl fmt::Display for StorageError {
             } => write!(
                 f,
                 "{} has {found} bytes where {expected} were written: restore it from a copy, or \
-                 start with --repair to drop what it holds",
+                 start with --repair to go on without what is lost",
                 path.display()
             ),
             Self::MissingRecords {

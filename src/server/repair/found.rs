@@ -44,6 +44,13 @@ impl Found {
                 "shard {shard}: the first block of {path} was damaged: written again"
             ));
         }
+        for (path, end) in &self.mended.lengthened {
+            let path = path.display();
+            lines.push(format!(
+                "shard {shard}: {path} was cut off at byte {end}: what was behind it is lost, and \
+                 nothing tells whether that was anything"
+            ));
+        }
         for lost in &self.mended.lost {
             lines.push(format!(
                 "shard {shard}: batches {} to {} do not verify; records lost: {}",

@@ -76,6 +76,11 @@ impl<D: Disk> JournalFile<D> {
         self.header.file_number
     }
 
+    /// Whether it has lost its end.
+    pub(super) fn is_short(&self) -> bool {
+        self.len < self.header.file_bytes
+    }
+
     /// Bytes from `offset` to the end.
     pub(super) fn room_at(&self, offset: u64) -> u64 {
         self.header.file_bytes.saturating_sub(offset)

@@ -93,6 +93,7 @@ pub async fn read_journal<D: Disk>(
     check_gaps(dir, &listing)?;
     let files = open_files(disk, dir, &listing.numbers, Access::Read).await?;
     let end = read_log(&files, replay_from, apply).await?;
+    check_lengths(&files)?;
     check_start(dir, &files, end.as_ref(), replay_from)?;
     let mut report = RecoveryReport {
         unknown: listing.unknown,
@@ -103,6 +104,19 @@ pub async fn read_journal<D: Disk>(
         None => report.list_files(&files, &[], Span::FIRST),
     }
     Ok(report)
+}
+
+/// Refuses a journal of which a file has lost its end: a file has its full length before it has its
+/// name, so no crash leaves a short one, and nothing tells how much was acknowledged of what is gone.
+fn check_lengths<D: Disk>(files: &[Rc<JournalFile<D>>]) -> Result<(), StorageError> {
+    let short = files.iter().find(|file| file.is_short());
+    short.map_or(Ok(()), |file| {
+        Err(StorageError::WrongLength {
+            path: file.path.clone(),
+            found: file.len,
+            expected: file.header.file_bytes,
+        })
+    })
 }
 
 /// Refuses a journal whose beginning is missing.
@@ -245,6 +259,7 @@ impl<D: Disk> Journal<D> {
         }
 
         let end = read_log(&files, options.replay_from, apply).await?;
+        check_lengths(&files)?;
         check_start(dir, &files, end.as_ref(), options.replay_from)?;
         let mut report = RecoveryReport {
             unknown: listing.unknown,
@@ -294,9 +309,7 @@ impl<D: Disk> Journal<D> {
             .as_ref()
             .map_or((0, FILE_HEADER_BYTES), |end| (end.file, end.offset));
         // Files behind the end are ready for use if they are of today's size.
-        let usable = |file: &Rc<JournalFile<D>>| {
-            file.header.file_bytes == options.file_bytes && file.len >= file.header.file_bytes
-        };
+        let usable = |file: &Rc<JournalFile<D>>| file.header.file_bytes == options.file_bytes;
         let mut behind = files.split_off(at.saturating_add(1));
         let usable = behind.iter().take_while(|file| usable(file)).count();
         for file in behind.drain(usable..).rev() {
@@ -430,22 +443,19 @@ async fn make_durable<D: Disk>(
     Ok(())
 }
 
-/// Cuts files to the size they were made with, and gives back to short ones what they lost: the
-/// reader took it for zeros, and what is written there must be inside the file.
+/// Cuts files to the size they were made with.
 async fn trim<D: Disk>(
     files: &[Rc<JournalFile<D>>],
     report: &mut RecoveryReport,
 ) -> Result<(), StorageError> {
     for file in files {
         let expected = file.header.file_bytes;
-        if file.len == expected {
+        if file.len <= expected {
             continue;
         }
-        if file.len > expected {
-            report
-                .trimmed
-                .push((file.path.clone(), file.len.saturating_sub(expected)));
-        }
+        report
+            .trimmed
+            .push((file.path.clone(), file.len.saturating_sub(expected)));
         file.file
             .truncate(expected)
             .await

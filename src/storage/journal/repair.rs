@@ -2,7 +2,8 @@
 //!
 //! For damage that makes a start refuse. It works on the journal as it lies
 //! and leaves one that opens:
-//! - a file that is missing is made anew, and a first block that is damaged is
+//! - a file that is missing is made anew, one that has lost its end is given its
+//!   length again, and a first block that is damaged is
 //!   written again from the file's name and length;
 //! - where a batch is damaged, everything up to the next whole batch of the log
 //!   is copied to the quarantine directory and overwritten with a *filler*: a
@@ -39,6 +40,8 @@ pub struct RepairReport {
     pub made: Vec<PathBuf>,
     /// Files whose first block was damaged.
     pub headers: Vec<PathBuf>,
+    /// Files that had lost their ends, and where they ended, in bytes.
+    pub lengthened: Vec<(PathBuf, u64)>,
     /// Batches lost, by range.
     pub lost: Vec<LostBatches>,
     /// Copies of what was overwritten.
@@ -141,6 +144,7 @@ impl<D: Disk> Repair<'_, D> {
                 continue;
             }
             match JournalFile::open(self.disk, &dir, number, Access::Read).await {
+                Ok(file) if file.is_short() => self.lengthen(&file).await?,
                 Ok(_) => {}
                 Err(StorageError::DamagedFileHeader { path }) => {
                     self.mend_header(number, path).await?;
@@ -190,6 +194,18 @@ impl<D: Disk> Repair<'_, D> {
             Err(StorageError::DamagedFileHeader { .. }) => Ok(true),
             Err(error) => Err(error),
         }
+    }
+
+    /// Gives a file that has lost its end its length again; what was there reads as zeros.
+    async fn lengthen(&mut self, short: &JournalFile<D>) -> Result<(), StorageError> {
+        let (path, io) = (&short.path, StorageError::io);
+        let file = self.disk.open(path, Access::Write).await;
+        let file = file.map_err(io("open", path))?;
+        let lengthened = file.truncate(short.header.file_bytes).await;
+        lengthened.map_err(io("truncate", path))?;
+        file.sync_data().await.map_err(io("sync", path))?;
+        self.report.lengthened.push((path.clone(), short.len));
+        Ok(())
     }
 
     /// Writes a file's first block again. Its size is what whole blocks it has.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::storage::disk::Operation;
-use crate::storage::journal::{Tail, read_journal};
+use crate::storage::journal::{Tail, read_journal, repair};
 
 /// Offset of the `n`-th batch, from 0, of a file of batches of one block each.
 fn block(n: u64) -> usize {
@@ -309,21 +309,40 @@ fn zeros_behind_the_end_of_a_file_end_the_log() {
 }
 
 #[test]
-fn a_file_that_was_cut_short_loses_only_what_nothing_proves() {
-    let mut rig = Rig::new();
-    rig.live(&[b"one", b"two"], Crash::Process);
-    rig.edit(1, |bytes| bytes.truncate(block(2) + 50));
-    assert_eq!(rig.live(&[b"three"], Crash::Power).records, [b"one"]);
-    assert_eq!(rig.contents(1).len() as u64, rig.options.file_bytes);
-    assert_eq!(rig.open().records, [&b"one"[..], b"three"]);
-
-    let mut rig = Rig::new();
-    rig.live(&[b"one", b"two"], Crash::Process);
-    rig.live(&[], Crash::Process);
-    rig.edit(1, |bytes| bytes.truncate(block(2) + 50));
-    rig.options.file_bytes *= 2;
-    // The opening of the second epoch, which proved "two", went with it.
-    assert_eq!(rig.open().records, [b"one"]);
+fn a_file_that_was_cut_short_is_refused_and_repair_lengthens_it() {
+    // The one in use, even where nothing was written, and one that was made ahead.
+    for (number, len) in [(1, block(2) + 50), (1, block(9)), (2, block(1))] {
+        let mut rig = Rig::new();
+        rig.live(&[b"one", b"two"], Crash::Process);
+        rig.edit(number, |bytes| bytes.truncate(len));
+        let refused = rig.try_open().map(|_| ());
+        assert!(
+            matches!(
+                &refused,
+                Err(StorageError::WrongLength { path, found, expected })
+                    if *path == Rig::path(number)
+                        && (*found, *expected) == (len as u64, rig.options.file_bytes)
+            ),
+            "{refused:?}"
+        );
+        let report = block_on(repair(
+            &rig.disk,
+            Path::new(DIR),
+            SHARD,
+            Path::new("/quarantine"),
+            &rig.options,
+        ));
+        let report = report.expect("it can be mended");
+        assert_eq!(report.lengthened, [(Rig::path(number), len as u64)]);
+        let left: &[&[u8]] = if len < block(3) && number == 1 {
+            &[b"one"]
+        } else {
+            &[b"one", b"two"]
+        };
+        assert_eq!(rig.live(&[b"three"], Crash::Power).records, left);
+        assert_eq!(rig.contents(number).len() as u64, rig.options.file_bytes);
+        assert_eq!(rig.open().records, [left, &[b"three"]].concat());
+    }
 }
 
 #[test]
