@@ -108,24 +108,56 @@ fn judge(options: &Options, cold: &Cold, damaged: &Path) {
             }
         }
     };
-    for index in 0..cold.streams.len() {
-        read(&server, cold, index, refused);
-    }
+    let streams = 0..cold.streams.len();
+    let found = |index| read(&server, cold, index, refused);
+    let found: Vec<Found> = streams.clone().map(found).collect();
     assert!(!server.log().contains("panicked"), "{}", server.log());
     let options = server.kill();
     if refused {
         let (verified, text) = run_inspect(options.data_dir(), &[]);
         assert!(verified, "after a repair:\n{text}");
-        let server = options.start();
-        for index in 0..cold.streams.len() {
-            read(&server, cold, index, false);
+        let server = options.without_switches().start();
+        for (index, found) in streams.zip(found) {
+            assert_eq!(arrives(&server, cold, index), found, "stream {index}");
         }
     }
 }
 
+/// Where a stream ended, in bytes, and whether that was for want of an answer.
+type Found = (usize, bool);
+
 /// Reads a stream: what arrives is what was written; what does not is said to be lost where
 /// `is_told`, or its answer fails, or a torn end was cut.
-fn read(server: &Server, cold: &Cold, index: usize, is_told: bool) {
+fn read(server: &Server, cold: &Cold, index: usize, is_told: bool) -> Found {
+    let (key, body) = &cold.streams[index];
+    let (at, lost) = arrives(server, cold, index);
+    let is_whole = !lost && at == body.len();
+    let log = server.log();
+    if is_told && !is_whole {
+        // By its name, or if that is in what is lost, by its token; or with others.
+        let names = [
+            key.as_str(),
+            &cold.tokens[index],
+            "are lost, a stream each",
+            "what was behind it is lost",
+        ];
+        assert!(
+            names.iter().any(|name| log.contains(name)),
+            "stream {index}: {at} bytes, untold:\n{log}"
+        );
+    } else if !lost && !is_whole {
+        // What cannot be told from a torn end is cut.
+        assert!(
+            log.contains("was cut at byte"),
+            "stream {index}: {at} of {} bytes, silently:\n{log}",
+            body.len()
+        );
+    }
+    (at, lost)
+}
+
+/// How much arrives of a stream; all of it is what was written.
+fn arrives(server: &Server, cold: &Cold, index: usize) -> Found {
     let (key, body) = &cold.streams[index];
     let stream = Stream::at(server, Surface::Bucket, key);
     let mut at = 0;
@@ -169,22 +201,7 @@ fn read(server: &Server, cold: &Cold, index: usize, is_told: bool) {
             break false;
         }
     };
-    let is_whole = !lost && at == body.len();
-    let log = server.log();
-    if is_told && !is_whole {
-        assert!(
-            log.contains(key.as_str()),
-            "stream {index}: {at} bytes, untold:\n{log}"
-        );
-    } else if !lost && !is_whole {
-        // A start may cut what cannot be told from a torn end. It says so then or in the start before.
-        let closed = stream.head().send();
-        assert!(
-            log.contains("was cut at byte") || closed.header("stream-closed").is_some(),
-            "stream {index}: {at} of {} bytes, silently:\n{log}",
-            body.len()
-        );
-    }
+    (at, lost)
 }
 
 fn copy_dir(from: &Path, to: &Path) {
