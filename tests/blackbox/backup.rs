@@ -123,7 +123,11 @@ impl Stalled {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.spawn().expect("the built binary can be started");
         // The hold is in force before anything is made there.
-        eventually("it begins", || partial.exists().then_some(()));
+        let mark = partial.join("backup.json");
+        eventually("it begins", || {
+            let written = fs::metadata(&mark).is_ok_and(|mark| mark.len() > 0);
+            written.then_some(())
+        });
         assert!(!to.exists());
         Self { child, pipe }
     }
