@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn manifests_list_exactly_what_they_say() {
         let ids = |count: &str, body: &str| parse_manifest(count.as_bytes(), body.as_bytes());
-        assert_eq!(ids("2", "a\nb\n").unwrap(), vec!["a".into(), "b".into()]);
+        assert_eq!(ids("2", "a\nb\n").unwrap(), ["a", "b"].map(Box::from));
         for (count, body) in [
             ("0", "\n"),
             ("02", "a\nb\n"),

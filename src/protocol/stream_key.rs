@@ -6,7 +6,9 @@
 //! name one store: `/v1/stream/demo/hello` and `/demo/hello` are the same
 //! stream.
 
-use std::{fmt, sync::Arc};
+use std::fmt;
+
+use arcstr::ArcStr;
 
 use crate::{
     base::limits::{KEY_BYTES_MAX, STREAM_ID_BYTES_MAX},
@@ -25,9 +27,10 @@ pub enum Surface {
     Base,
 }
 
-/// The name of a stream. Cheap to clone and to send to another core.
+/// The name of a stream. Cheap to clone and to send to another core; one word, since millions are
+/// kept.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct StreamKey(Arc<str>);
+pub struct StreamKey(ArcStr);
 
 impl StreamKey {
     /// The key of `/{bucket}/{stream}`.

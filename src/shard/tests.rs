@@ -696,7 +696,7 @@ fn records_add_up_to_the_same_state() {
     let again = bench_with(1 << 20, tables);
     assert_eq!(again.shard.streams(), 1);
     assert_eq!(again.shard.memory(), bench.shard.memory());
-    assert_eq!(again.shard.fenced(), vec!["bucket".into()]);
+    assert_eq!(again.shard.fenced(), [Box::from("bucket")]);
     let mut rest = read("demo/a", Live::No);
     rest.start = StartOffset::At(4);
     for bench in [&bench, &again] {
