@@ -10,8 +10,9 @@
 //! and never changes again, so that readers share it by reference, and the next
 //! has room for as much again, up to [`PIECE_BYTES`]: nothing is copied again to
 //! make room, and no more room is idle than was used since the last flush. An append as large as a
-//! piece becomes one without a copy. Bytes that were written to
-//! blocks may stay in memory for as long as there is room; those that were not
+//! piece becomes one without a copy. A small open piece stays open when it is
+//! written to a block: what a stream has to have beside a few bytes in memory
+//! is small, too. Bytes that were written to blocks may stay in memory for as long as there is room; those that were not
 //! never leave it. There is one index entry for a block, not for an append.
 //!
 //! Offsets are the stream's own. What a fork inherits is not in here: its
@@ -120,6 +121,14 @@ impl Recent {
         let grown = self.open_start.saturating_sub(self.grown_from);
         let room = grown.min(PIECE_BYTES as u64).max(len as u64);
         self.open.reserve_exact(room as usize);
+    }
+
+    /// Lets go of what the open piece has before `offset`.
+    fn cut_open(&mut self, offset: u64) {
+        let cut = offset.saturating_sub(self.open_start) as usize;
+        let cut = cut.min(self.open.len());
+        self.open.drain(..cut);
+        self.open_start = self.open_start.saturating_add(cut as u64);
     }
 
     fn push(&mut self, bytes: Bytes) {
@@ -310,8 +319,8 @@ impl History {
         self.blocks.get(index).filter(|block| block.start <= offset)
     }
 
-    /// The bytes that no block holds yet, by reference: the open piece is sealed for it. With
-    /// `whole_blocks` the last ones stay that would not fill a block.
+    /// The bytes that no block holds yet, by reference: the open piece is sealed for it, unless it
+    /// is small. With `whole_blocks` the last ones stay that would not fill a block.
     pub fn unflushed_pieces(&mut self, whole_blocks: bool) -> Vec<Bytes> {
         let start = self.flushed_end();
         let mut end = self.end;
@@ -324,7 +333,10 @@ impl History {
             return Vec::new();
         };
         if end > recent.open_start {
-            recent.seal();
+            // A small one is copied instead: sealed, it would cost more memory than its bytes.
+            if recent.open.capacity() > GROWN_BYTES_MAX {
+                recent.seal();
+            }
             recent.grown_from = recent.open_start;
         }
         self.memory(start, end)
@@ -355,8 +367,8 @@ impl History {
         found.map(|block| block.place = to).is_some()
     }
 
-    /// Lets go, in memory, of what lies before `offset` and is in blocks, in whole pieces; returns
-    /// how many bytes that was.
+    /// Lets go, in memory, of what lies before `offset` and is in blocks: in whole pieces that are
+    /// sealed, to the byte in the open one. Returns how many bytes that was.
     pub fn evict_before(&mut self, offset: u64) -> u64 {
         let before = self.memory_start();
         let offset = offset.min(self.flushed_end());
@@ -369,6 +381,9 @@ impl History {
             .is_some_and(|piece| piece.end() <= offset)
         {
             recent.sealed.pop_front();
+        }
+        if recent.sealed.is_empty() {
+            recent.cut_open(offset);
         }
         if recent.sealed.is_empty() && recent.open.is_empty() {
             self.recent = None;
@@ -399,10 +414,8 @@ impl History {
                 front.bytes = front.bytes.slice(gone as usize..);
                 front.start = offset;
             }
-        } else if recent.open_start < offset {
-            let cut = offset.min(self.end).saturating_sub(recent.open_start);
-            recent.open.drain(..cut as usize);
-            recent.open_start = recent.open_start.saturating_add(cut);
+        } else {
+            recent.cut_open(offset);
         }
         (self.memory_start().saturating_sub(before), places)
     }
@@ -474,6 +487,29 @@ mod tests {
             len,
         };
         Block { start, place }
+    }
+
+    /// What a million idle streams have in memory beside their few bytes is what counts.
+    #[test]
+    fn a_small_open_piece_stays_open_when_it_is_flushed_and_leaves_memory_to_the_byte() {
+        let mut history = History::starting_at(0);
+        history.append(Bytes::from_static(b"first"));
+        assert_eq!(gather(&history.unflushed_pieces(false)), b"first");
+        history.append(Bytes::from_static(b"second"));
+        history.install(vec![block(0, 5)]);
+        let recent = history.recent.as_ref().unwrap();
+        assert_eq!(
+            (recent.sealed.len(), &recent.open[..]),
+            (0, &b"firstsecond"[..])
+        );
+        assert_eq!(history.evict_before(11), 5, "no block has the rest");
+        assert_eq!(gather(&history.memory(0, 11)), b"second");
+        assert_eq!((history.memory_start(), history.unflushed()), (5, 6));
+        assert_eq!(gather(&history.unflushed_pieces(false)), b"second");
+        history.install(vec![block(0, 11)]);
+        assert_eq!(history.evict_before(11), 6);
+        assert!(history.recent.is_none());
+        assert_eq!((history.start(), history.end()), (0, 11));
     }
 
     #[test]
