@@ -168,6 +168,12 @@ impl<'a> Restore<'a> {
         }
     }
 
+    /// Makes room for `streams` that are to come, so that no table has to grow for them.
+    pub fn reserve(&mut self, streams: usize) {
+        self.tables.reserve(streams);
+        self.included.reserve(streams);
+    }
+
     /// Takes the next entry of the checkpoint.
     ///
     /// # Errors

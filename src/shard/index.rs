@@ -78,6 +78,15 @@ impl Index {
         }
     }
 
+    /// Makes room for `more` streams.
+    pub(super) fn reserve(&mut self, streams: &Slab<Stream>, more: usize) {
+        let hasher = &self.hasher;
+        self.by_key
+            .reserve(more, |slot| hash_key(hasher, streams, *slot));
+        self.by_incarnation
+            .reserve(more, |slot| hash_incarnation(hasher, streams, *slot));
+    }
+
     /// Gives memory back that growing took and nothing needs.
     pub(super) fn shrink(&mut self, streams: &Slab<Stream>) {
         let hasher = &self.hasher;

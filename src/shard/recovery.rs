@@ -100,7 +100,14 @@ async fn load<D: Disk>(
 ) -> Result<Option<Current>, StorageError> {
     let current = Current::load(disk, identity).await?;
     if let Some(current) = &current {
+        // An entry is longer than this: no more room is made than the file, whose length has been
+        // checked when its first entry comes, can ask for.
+        const ENTRY_BYTES_MIN: u64 = 32;
+        let mut expected = Some(current.entries.min(current.bytes / ENTRY_BYTES_MIN) as usize);
         read_checkpoint(disk, identity, current, |entry| {
+            if let Some(streams) = expected.take() {
+                restore.reserve(streams);
+            }
             restore.entry(entry).map_err(Into::into)
         })
         .await?;

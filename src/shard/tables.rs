@@ -177,6 +177,12 @@ impl Tables {
         Some(stream)
     }
 
+    /// Makes room for `streams` more.
+    pub(super) fn reserve(&mut self, streams: usize) {
+        self.streams.reserve_exact(streams);
+        self.index.reserve(&self.streams, streams);
+    }
+
     /// Gives memory back that growing took and nothing needs.
     pub(super) fn shrink(&mut self) {
         self.streams.shrink_to_fit();
