@@ -21,6 +21,7 @@ use futures_lite::{FutureExt as _, future};
 use glommio::{net::TcpListener, timer::Timer};
 
 use crate::{
+    base::memory,
     http::encode,
     server::{
         admin,
@@ -55,6 +56,8 @@ use crate::{
 const MESSAGES_PER_TURN: usize = 256;
 /// Blobs' files removed by one sweep of a core.
 const BURIALS_PER_SWEEP: usize = 64;
+/// Free memory is given back to the system with one sweep in so many: every ten seconds.
+const SWEEPS_PER_GIVING_BACK: u64 = 40;
 /// Pause after a failed accept: what it lacked does not come back by asking again at once.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -318,6 +321,9 @@ fn spawn_timers(
             }
             if let Some(from) = parts_from {
                 parts_from = core.shard.sweep_parts(from);
+            }
+            if sweeps.is_multiple_of(SWEEPS_PER_GIVING_BACK) {
+                memory::give_back();
             }
             for _ in 0..BURIALS_PER_SWEEP {
                 // One at a time: a hold may have begun, and a copy need what was doomed since.
