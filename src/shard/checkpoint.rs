@@ -69,7 +69,7 @@ pub fn encode_stream(stream: &Stream, position: Position, out: &mut Vec<u8>) {
     let soft_deleted = if state.soft_deleted { SOFT_DELETED } else { 0 };
     out.u8(closed | soft_deleted);
     out.option(state.rare.as_deref(), |out, rare| {
-        encode_rare(out, rare, stream.blobs.as_deref());
+        encode_rare(out, rare, stream.blobs());
     });
     let blocks = stream.history.blocks();
     out.u64(stream.history.start());
@@ -304,7 +304,7 @@ impl<'a> Restore<'a> {
         let mut stream = Stream::created(state, history, BatchNumber(0));
         stream.visible.exists = true;
         stream.visible.soft_deleted = stream.staged.soft_deleted;
-        stream.blobs = blobs;
+        stream.set_blobs(blobs);
         // What its retained offset has passed was let go with the record that moved it.
         stream.history.release_before(stream.staged.kept_from());
         for place in stream.places() {

@@ -60,7 +60,7 @@ impl Tables {
 }
 
 fn relocate_blob(stream: &mut Stream, from: Place, to: Place) -> bool {
-    let Some(blobs) = &mut stream.blobs else {
+    let Some(blobs) = stream.blobs_mut() else {
         return false;
     };
     let is_it = |blob: &Blob| blob.place() == Some(from);

@@ -98,7 +98,11 @@ impl Shard {
             let end = from.saturating_add(STEP_ENTRIES);
             let mut old = Vec::new();
             for slot in from..end.min(tables.streams.capacity()) {
-                let Some(stream) = tables.streams.get(slot).filter(|stream| !stream.deleted) else {
+                let Some(stream) = tables
+                    .streams
+                    .get(slot)
+                    .filter(|stream| !stream.is_deleted())
+                else {
                     continue;
                 };
                 let Some(rare) = &stream.staged.rare else {

@@ -82,7 +82,7 @@ impl Shard {
     pub(super) fn begin_flush(&self, slot: usize, whole_blocks: bool) -> Option<Flush> {
         let mut tables = self.tables.borrow_mut();
         let stream = tables.streams.get_mut(slot)?;
-        if stream.deleted || stream.history.unflushed() == 0 {
+        if stream.is_deleted() || stream.history.unflushed() == 0 {
             return None;
         }
         let pieces = stream.history.unflushed_pieces(whole_blocks);
@@ -156,10 +156,14 @@ impl Shard {
     /// The small bodies of a stream that are in memory.
     pub(super) fn begin_blob_flush(&self, slot: usize, flushes: &mut Vec<BlobFlush>) {
         let tables = self.tables.borrow();
-        let Some(stream) = tables.streams.get(slot).filter(|stream| !stream.deleted) else {
+        let Some(stream) = tables
+            .streams
+            .get(slot)
+            .filter(|stream| !stream.is_deleted())
+        else {
             return;
         };
-        let Some(blobs) = &stream.blobs else {
+        let Some(blobs) = stream.blobs() else {
             return;
         };
         let incarnation = stream.staged.incarnation;
@@ -210,7 +214,7 @@ impl Shard {
 
 /// Puts `blob` where `flush` was taken from, if what is there is still what was flushed.
 fn replace_blob(stream: &mut Stream, flush: &BlobFlush, blob: Blob) -> bool {
-    let Some(blobs) = &mut stream.blobs else {
+    let Some(blobs) = stream.blobs_mut() else {
         return false;
     };
     match &flush.whose {

@@ -130,7 +130,7 @@ impl Shard {
             tables.drop_reference(slot, fork);
             tables.note(batch, Effect::Release { slot });
             tables.streams.get_mut(slot).is_some_and(|stream| {
-                stream.releasing = stream.releasing.saturating_add(1);
+                stream.begin_release();
                 stream.changed_in = batch;
                 !stream.staged.has_forks() && stream.staged.soft_deleted
             })

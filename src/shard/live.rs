@@ -134,10 +134,8 @@ impl Watch {
 }
 
 /// The cores that have readers of one stream; kept by its owner.
-// Most streams have none: boxed, so that these are small.
 #[derive(Debug, Default)]
-#[allow(clippy::box_collection)]
-pub struct Watchers(Option<Box<Vec<Watcher>>>);
+pub struct Watchers(Vec<Watcher>);
 
 /// A core's watch, and how many readers there it serves.
 type Watcher = (Arc<Watch>, usize);
@@ -146,7 +144,7 @@ impl Watchers {
     /// Whether nobody watches.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_none()
+        self.0.is_empty()
     }
 
     /// Counts a reader on `watch.core` and returns the watch that serves that core.
@@ -156,7 +154,7 @@ impl Watchers {
         incarnation: Incarnation,
         state: Watched,
     ) -> Arc<Watch> {
-        let cores = self.0.get_or_insert_default();
+        let cores = &mut self.0;
         if let Some((known, readers)) = cores.iter_mut().find(|(known, _)| known.core == watch.core)
         {
             *readers = readers.saturating_add(1);
@@ -172,9 +170,7 @@ impl Watchers {
 
     /// Forgets one reader on `core`.
     pub fn unregister(&mut self, core: usize) {
-        let Some(cores) = &mut self.0 else {
-            return;
-        };
+        let cores = &mut self.0;
         if let Some(index) = cores.iter().position(|(watch, _)| watch.core == core)
             && let Some((_, readers)) = cores.get_mut(index)
         {
@@ -183,14 +179,11 @@ impl Watchers {
                 cores.swap_remove(index);
             }
         }
-        if cores.is_empty() {
-            self.0 = None;
-        }
     }
 
     /// Publishes `state` to every core; returns the watches that need a wake-up.
     pub fn publish(&self, state: Watched) -> impl Iterator<Item = &Arc<Watch>> {
-        let cores = self.0.iter().flat_map(|cores| cores.iter());
+        let cores = self.0.iter();
         cores.filter_map(move |(watch, _)| watch.publish(state).then_some(watch))
     }
 }

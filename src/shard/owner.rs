@@ -321,14 +321,14 @@ impl Shard {
             }
             Effect::Release { slot } => {
                 if let Some(stream) = tables.streams.get_mut(slot) {
-                    stream.releasing = stream.releasing.saturating_sub(1);
+                    stream.end_release();
                 }
                 tables.release_history(slot);
                 return;
             }
             Effect::Snapshot { slot, snapshot } => {
                 let replaced = tables.streams.get_mut(slot).and_then(|stream| {
-                    let blobs = stream.blobs.get_or_insert_default();
+                    let blobs = stream.blobs_or_new();
                     blobs
                         .staged
                         .take_if(|staged| Arc::ptr_eq(staged, &snapshot));
@@ -355,7 +355,7 @@ impl Shard {
                     return;
                 };
                 drop(tables);
-                self.wake(stream.watchers.publish(Watched::Gone));
+                self.wake(stream.publish(Watched::Gone));
                 stream.all_blobs().for_each(Blob::doom);
                 if let Some(origin) = stream.staged.origin() {
                     self.peers.release_source(origin, stream.staged.incarnation);
@@ -366,7 +366,7 @@ impl Shard {
         let Some(stream) = tables.streams.get(slot) else {
             return;
         };
-        if stream.watchers.is_empty() {
+        if !stream.is_watched() {
             return;
         }
         let visible = &stream.visible;
@@ -375,7 +375,7 @@ impl Shard {
             (false, true) => Watched::Closed { tail: visible.tail },
             (false, false) => Watched::Open { tail: visible.tail },
         };
-        self.wake(stream.watchers.publish(state));
+        self.wake(stream.publish(state));
     }
 
     fn wake<'a>(&self, watches: impl Iterator<Item = &'a Arc<Watch>>) {
@@ -399,7 +399,7 @@ impl Shard {
             let Some(stream) = tables.streams.get(slot) else {
                 return Ok(Found::Missing(BatchNumber(0)));
             };
-            if stream.deleted {
+            if stream.is_deleted() {
                 return Ok(Found::Missing(stream.changed_in));
             }
             if stream.staged.soft_deleted || !self.is_over(stream) {
@@ -411,7 +411,7 @@ impl Shard {
         let tables = self.tables.borrow();
         // With forks it is soft-deleted and still there.
         match tables.streams.get(slot) {
-            Some(stream) if !stream.deleted => Ok(Found::Slot(slot)),
+            Some(stream) if !stream.is_deleted() => Ok(Found::Slot(slot)),
             _ => Ok(Found::Missing(batch)),
         }
     }
@@ -438,7 +438,7 @@ impl Shard {
                     }
                     break slot;
                 }
-                slot = stream.predecessor.ok_or(Refusal::StreamNotFound)? as usize;
+                slot = stream.predecessor().ok_or(Refusal::StreamNotFound)? as usize;
             }
         };
         // Its life is over: as if it had been deleted. Without room for the record the sweep
@@ -458,7 +458,7 @@ impl Shard {
         let (incarnation, soft) = {
             let tables = self.tables.borrow();
             let stream = tables.streams.get(slot).ok_or(Refusal::StreamNotFound)?;
-            if stream.deleted || (stream.staged.soft_deleted && stream.staged.has_forks()) {
+            if stream.is_deleted() || (stream.staged.soft_deleted && stream.staged.has_forks()) {
                 return Ok(stream.changed_in);
             }
             (stream.staged.incarnation, stream.staged.has_forks())
@@ -470,7 +470,7 @@ impl Shard {
             if soft {
                 stream.staged.soft_deleted = true;
             } else {
-                stream.deleted = true;
+                stream.set_deleted();
             }
         }
         let effect = if soft {
@@ -499,7 +499,7 @@ impl Shard {
         let tables = self.tables.borrow();
         let slot = tables.slot_of(incarnation);
         let stream = slot.and_then(|slot| tables.streams.get(slot));
-        stream.is_some_and(|stream| !stream.deleted)
+        stream.is_some_and(|stream| !stream.is_deleted())
     }
 
     /// Streams in the table.

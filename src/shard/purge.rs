@@ -49,7 +49,7 @@ impl Shard {
             let mut slots = Vec::new();
             let mut inherited_bytes = 0;
             for (slot, stream) in &tables.streams {
-                if stream.staged.key.bucket() != bucket || stream.deleted {
+                if stream.staged.key.bucket() != bucket || stream.is_deleted() {
                     continue;
                 }
                 if stream.staged.soft_deleted && stream.staged.has_forks() {

@@ -129,7 +129,7 @@ impl Shard {
         let mut tables = self.tables.borrow_mut();
         let slot = tables.slot_of_any(incarnation);
         if let Some(stream) = slot.and_then(|slot| tables.streams.get_mut(slot)) {
-            stream.watchers.unregister(core);
+            stream.unwatch(core);
             stream.renew(now_ms);
         }
     }
@@ -160,7 +160,7 @@ fn register(stream: &mut Stream, start: u64, watch: Arc<Watch>) -> Watching {
         Watched::Open { tail: extent.tail }
     };
     Watching {
-        watch: stream.watchers.register(watch, extent.incarnation, state),
+        watch: stream.watch(watch, state),
         content_type: stream.staged.content_type.clone(),
         extent,
         start,

@@ -283,7 +283,7 @@ impl Tables {
         self.note_unflushed(slot, len);
         if let Some(stream) = self.streams.get_mut(slot) {
             stream.visible.exists = true;
-            stream.predecessor = None;
+            stream.set_predecessor(None);
         }
     }
 
@@ -292,11 +292,7 @@ impl Tables {
             stream.renew(at_ms);
             stream.staged.rare_mut().snapshot = Some(meta.clone());
             let stored = Arc::new(StoredSnapshot { meta, body });
-            stream
-                .blobs
-                .get_or_insert_default()
-                .snapshot
-                .replace(stored)
+            stream.blobs_or_new().snapshot.replace(stored)
         });
         if let Some(replaced) = replaced {
             self.discharge(slot, replaced.memory_bytes());
@@ -354,7 +350,7 @@ impl Tables {
     pub fn forks(&self) -> Vec<(Incarnation, ForkOrigin)> {
         self.streams
             .iter()
-            .filter(|(_, stream)| !stream.deleted)
+            .filter(|(_, stream)| !stream.is_deleted())
             .filter_map(|(_, stream)| {
                 Some((stream.staged.incarnation, stream.staged.origin()?.clone()))
             })

@@ -228,7 +228,7 @@ impl Salvage {
             return Ok(false);
         }
         if let Record::CommitParts { offset, ids, .. } = record {
-            let parts = stream.blobs.as_ref().map(|blobs| &blobs.parts);
+            let parts = stream.blobs().map(|blobs| &blobs.parts);
             let held = |id| parts.is_some_and(|parts| parts.contains_key(id));
             if !ids.iter().all(held) {
                 let key = stream.staged.key.clone();

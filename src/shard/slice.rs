@@ -71,7 +71,11 @@ impl Shard {
     /// The entry of the stream in `slot`; false if there is none, or none after what is staged.
     pub(super) fn encode_entry(&self, slot: usize, entry: &mut Vec<u8>) -> bool {
         let tables = self.tables.borrow();
-        let Some(stream) = tables.streams.get(slot).filter(|stream| !stream.deleted) else {
+        let Some(stream) = tables
+            .streams
+            .get(slot)
+            .filter(|stream| !stream.is_deleted())
+        else {
             return false;
         };
         encode_stream(stream, self.journal.next_position(), entry);

@@ -113,7 +113,7 @@ impl Shard {
         let mut tables = self.tables.borrow_mut();
         if let Some(stream) = tables.streams.get_mut(slot) {
             stream.staged.rare_mut().snapshot = Some(meta.clone());
-            stream.blobs.get_or_insert_default().staged = Some(stored.clone());
+            stream.blobs_or_new().staged = Some(stored.clone());
             stream.changed_in = batch;
         }
         tables.note(

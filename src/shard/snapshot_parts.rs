@@ -218,7 +218,7 @@ impl Tables {
         if let Some(stream) = self.streams.get_mut(slot) {
             let part = StagedPart { len, at_ms };
             stream.staged.rare_mut().parts.insert(id.clone(), part);
-            stream.blobs.get_or_insert_default().parts.insert(id, body);
+            stream.blobs_or_new().parts.insert(id, body);
         }
         self.charge(slot, charge);
     }
@@ -229,7 +229,7 @@ impl Tables {
         if let Some(stream) = self.streams.get_mut(slot) {
             for id in ids {
                 stream.staged.rare_mut().parts.remove(id);
-                let blobs = stream.blobs.get_or_insert_default();
+                let blobs = stream.blobs_or_new();
                 body.extend(blobs.parts.remove(id));
             }
         }
@@ -253,7 +253,7 @@ impl Tables {
             };
             for id in ids {
                 stream.staged.rare_mut().parts.remove(id);
-                let blobs = stream.blobs.get_or_insert_default();
+                let blobs = stream.blobs_or_new();
                 if let Some(body) = blobs.parts.remove(id) {
                     freed = part_charge(&body).saturating_add(freed);
                     bodies.push(body);
@@ -281,14 +281,13 @@ fn reserve(stream: &mut Stream, request: &CommitRequest) -> Result<Vec<Blob>, Re
     if request.offset > tail {
         return Err(Refusal::SnapshotConflict { latest: None, tail });
     }
-    let blobs = stream.blobs.get_or_insert_default();
     let bodies: Option<Vec<Blob>> = request
         .ids
         .iter()
-        .map(|id| blobs.parts.get(id).cloned())
+        .map(|id| stream.blobs()?.parts.get(id).cloned())
         .collect();
     let bodies = bodies.ok_or(Refusal::UnknownPart)?;
-    parts.commit_running = true;
+    stream.staged.rare_mut().parts.commit_running = true;
     Ok(bodies)
 }
 

@@ -13,7 +13,13 @@ use crate::{
     protocol::{
         incarnation::Incarnation, read::Extent, snapshot::SnapshotMeta, state::StreamState,
     },
-    shard::{history::History, live::Watchers, record::BlobRecord, request::BatchNumber, run::Run},
+    shard::{
+        history::History,
+        live::{Watch, Watched, Watchers},
+        record::BlobRecord,
+        request::BatchNumber,
+        run::Run,
+    },
     storage::{
         blob::BlobFile,
         segment::{BlockKey, BlockKind, Holdings, Place},
@@ -24,8 +30,9 @@ use crate::{
 /// and its name.
 pub const STREAM_OVERHEAD_BYTES: u64 = 320;
 
-// The entry itself, in the table; the rest is its name, and its places in the index.
-const _: () = assert!(size_of::<Stream>() <= 232);
+// The entry itself, in the table; the rest is its name, and its places in the index. A million idle
+// streams are to cost no more than 300 MB: what few of them need belongs into `Extras` or `Rare`.
+const _: () = assert!(size_of::<Stream>() <= 176);
 
 /// A stream and everything its owner knows of it.
 #[derive(Debug)]
@@ -38,19 +45,36 @@ pub struct Stream {
     pub history: History,
     /// The batch that holds the last staged change.
     pub changed_in: BatchNumber,
-    /// A stream of the same name whose deletion is staged but not durable yet.
-    pub predecessor: Option<u32>,
-    /// Whether its deletion is staged.
-    pub deleted: bool,
-    /// References of forks whose release is staged and not durable yet: a crash may bring them back,
-    /// so what they keep stays.
-    pub releasing: u32,
-    /// Bodies of the latest visible snapshot and of staged parts.
-    pub blobs: Option<Box<Blobs>>,
-    /// Cores with live readers.
-    pub watchers: Watchers,
     /// Memory charged to the shard's budget for it, in bytes.
     pub charged: u64,
+    /// What few streams have at any one time.
+    extras: Option<Box<Extras>>,
+}
+
+/// What few streams have at any one time: all others do without the memory for it.
+#[derive(Debug, Default)]
+struct Extras {
+    /// A stream of the same name whose deletion is staged but not durable yet.
+    predecessor: Option<u32>,
+    /// Whether its deletion is staged.
+    deleted: bool,
+    /// References of forks whose release is staged and not durable yet: a crash may bring them back,
+    /// so what they keep stays.
+    releasing: u32,
+    /// Bodies of the latest visible snapshot and of staged parts.
+    blobs: Option<Box<Blobs>>,
+    /// Cores with live readers.
+    watchers: Watchers,
+}
+
+impl Extras {
+    fn is_empty(&self) -> bool {
+        self.predecessor.is_none()
+            && !self.deleted
+            && self.releasing == 0
+            && self.blobs.is_none()
+            && self.watchers.is_empty()
+    }
 }
 
 /// What readers may see.
@@ -191,12 +215,8 @@ impl Stream {
             staged: state,
             history,
             changed_in: batch,
-            predecessor: None,
-            deleted: false,
-            releasing: 0,
-            blobs: None,
-            watchers: Watchers::default(),
             charged: 0,
+            extras: None,
         }
     }
 
@@ -213,7 +233,7 @@ impl Stream {
 
     /// Every blob that its records name.
     pub fn all_blobs(&self) -> impl Iterator<Item = &Blob> {
-        self.blobs.iter().flat_map(|blobs| {
+        self.blobs().into_iter().flat_map(|blobs| {
             let snapshots = blobs.snapshot.iter().chain(&blobs.staged);
             let bodies = snapshots.flat_map(|snapshot| &snapshot.body);
             blobs.parts.values().chain(bodies)
@@ -252,7 +272,110 @@ impl Stream {
     /// The latest durable snapshot.
     #[must_use]
     pub fn snapshot(&self) -> Option<&Arc<StoredSnapshot>> {
-        self.blobs.as_ref()?.snapshot.as_ref()
+        self.blobs()?.snapshot.as_ref()
+    }
+
+    /// Bodies of its snapshot and of staged parts.
+    #[must_use]
+    pub fn blobs(&self) -> Option<&Blobs> {
+        self.extras.as_ref()?.blobs.as_deref()
+    }
+
+    /// The same, to be changed.
+    pub(super) fn blobs_mut(&mut self) -> Option<&mut Blobs> {
+        self.extras.as_mut()?.blobs.as_deref_mut()
+    }
+
+    /// The same, made on first use.
+    pub(super) fn blobs_or_new(&mut self) -> &mut Blobs {
+        let extras = self.extras.get_or_insert_default();
+        extras.blobs.get_or_insert_default()
+    }
+
+    /// Gives it the bodies that a checkpoint has of it.
+    pub(super) fn set_blobs(&mut self, blobs: Option<Box<Blobs>>) {
+        if blobs.is_some() {
+            self.extras.get_or_insert_default().blobs = blobs;
+        }
+    }
+
+    /// Whether its deletion is staged.
+    #[must_use]
+    pub fn is_deleted(&self) -> bool {
+        self.extras.as_ref().is_some_and(|extras| extras.deleted)
+    }
+
+    /// Its deletion has been staged.
+    pub(super) fn set_deleted(&mut self) {
+        self.extras.get_or_insert_default().deleted = true;
+    }
+
+    /// A stream of the same name whose deletion is staged but not durable yet.
+    pub(super) fn predecessor(&self) -> Option<u32> {
+        self.extras.as_ref()?.predecessor
+    }
+
+    pub(super) fn set_predecessor(&mut self, predecessor: Option<u32>) {
+        if predecessor.is_some() || self.extras.is_some() {
+            self.extras.get_or_insert_default().predecessor = predecessor;
+            self.drop_idle_extras();
+        }
+    }
+
+    /// Whether the release of a fork's reference is staged and not durable yet: a crash may bring
+    /// it back, so what it keeps stays.
+    pub(super) fn is_releasing(&self) -> bool {
+        self.extras
+            .as_ref()
+            .is_some_and(|extras| extras.releasing > 0)
+    }
+
+    /// The release of a fork's reference has been staged.
+    pub(super) fn begin_release(&mut self) {
+        let extras = self.extras.get_or_insert_default();
+        extras.releasing = extras.releasing.saturating_add(1);
+    }
+
+    /// A release that was begun is durable.
+    pub(super) fn end_release(&mut self) {
+        if let Some(extras) = &mut self.extras {
+            extras.releasing = extras.releasing.saturating_sub(1);
+            self.drop_idle_extras();
+        }
+    }
+
+    /// Whether it has live readers.
+    #[must_use]
+    pub fn is_watched(&self) -> bool {
+        self.extras
+            .as_ref()
+            .is_some_and(|extras| !extras.watchers.is_empty())
+    }
+
+    /// Counts a live reader on `watch.core` and returns the watch that serves that core.
+    pub(super) fn watch(&mut self, watch: Arc<Watch>, state: Watched) -> Arc<Watch> {
+        let extras = self.extras.get_or_insert_default();
+        extras
+            .watchers
+            .register(watch, self.staged.incarnation, state)
+    }
+
+    /// Forgets a live reader on `core`.
+    pub(super) fn unwatch(&mut self, core: usize) {
+        if let Some(extras) = &mut self.extras {
+            extras.watchers.unregister(core);
+            self.drop_idle_extras();
+        }
+    }
+
+    /// Publishes `state` to every core with live readers; returns the watches that need a wake-up.
+    pub(super) fn publish(&self, state: Watched) -> impl Iterator<Item = &Arc<Watch>> {
+        let extras = self.extras.iter();
+        extras.flat_map(move |extras| extras.watchers.publish(state))
+    }
+
+    fn drop_idle_extras(&mut self) {
+        self.extras.take_if(|extras| extras.is_empty());
     }
 
     /// Every block it has: of its bytes, of its snapshot and of its parts.
@@ -264,7 +387,7 @@ impl Stream {
     /// Whether the stream's life is over. A live reader keeps a stream with a sliding window.
     #[must_use]
     pub fn is_over(&self, now_ms: u64) -> bool {
-        let held = !self.watchers.is_empty()
+        let held = self.is_watched()
             && matches!(
                 self.staged.lifetime,
                 crate::protocol::expiry::Lifetime::Ttl { .. }

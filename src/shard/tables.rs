@@ -135,7 +135,7 @@ impl Tables {
     pub(super) fn insert_named(&mut self, mut stream: Stream, takes_name: bool) -> usize {
         let incarnation = stream.staged.incarnation;
         let predecessor = self.index.by_key(&self.streams, &stream.staged.key);
-        stream.predecessor = predecessor.and_then(|slot| u32::try_from(slot).ok());
+        stream.set_predecessor(predecessor.and_then(|slot| u32::try_from(slot).ok()));
         self.share_type(&mut stream);
         stream.charged = STREAM_OVERHEAD_BYTES.saturating_add(stream.history.memory_bytes());
         self.memory_bytes = self.memory_bytes.saturating_add(stream.charged);
@@ -170,9 +170,9 @@ impl Tables {
         }
         let newer = self.index.by_key(&self.streams, &stream.staged.key);
         if let Some(successor) = newer.and_then(|newer| self.streams.get_mut(newer))
-            && successor.predecessor == u32::try_from(slot).ok()
+            && successor.predecessor() == u32::try_from(slot).ok()
         {
-            successor.predecessor = stream.predecessor;
+            successor.set_predecessor(stream.predecessor());
         }
         Some(stream)
     }
@@ -246,7 +246,7 @@ impl Tables {
         let Some(stream) = self.streams.get_mut(slot) else {
             return;
         };
-        if stream.releasing > 0 {
+        if stream.is_releasing() {
             return;
         }
         let kept_from = stream.staged.kept_from().min(stream.visible.retained);
@@ -323,7 +323,9 @@ impl Tables {
     /// The stream with this token, unless its deletion is staged.
     pub(super) fn slot_of(&self, incarnation: Incarnation) -> Option<usize> {
         let slot = self.slot_of_any(incarnation)?;
-        self.streams.get(slot).filter(|stream| !stream.deleted)?;
+        self.streams
+            .get(slot)
+            .filter(|stream| !stream.is_deleted())?;
         Some(slot)
     }
 }

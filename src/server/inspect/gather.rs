@@ -413,7 +413,7 @@ fn describe(shard: u32, stream: &Stream, snapshot: Option<SnapshotReport>) -> St
             },
         },
         snapshot,
-        staged_parts: stream.blobs.as_ref().map_or(0, |blobs| blobs.parts.len()),
+        staged_parts: stream.blobs().map_or(0, |blobs| blobs.parts.len()),
         forked_from: state.origin().map(|origin| OriginReport {
             key: origin.source.as_str().to_owned(),
             incarnation: origin.incarnation.0,

@@ -238,7 +238,7 @@ impl Salvage {
                     snapshots.push((incarnation, snapshot.meta.offset));
                 }
             }
-            let staged = stream.blobs.iter().flat_map(|blobs| &blobs.parts);
+            let staged = stream.blobs().into_iter().flat_map(|blobs| &blobs.parts);
             let gone = staged.filter(|(_, blob)| is_lost(blob));
             let ids: Vec<Box<str>> = gone.map(|(id, _)| id.clone()).collect();
             if !ids.is_empty() {
@@ -277,7 +277,7 @@ impl Salvage {
 
 fn forget_snapshot(stream: &mut Stream) {
     stream.staged.rare_mut().snapshot = None;
-    if let Some(blobs) = &mut stream.blobs {
+    if let Some(blobs) = stream.blobs_mut() {
         blobs.snapshot = None;
     }
 }
