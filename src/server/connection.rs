@@ -355,9 +355,13 @@ impl Client {
                     self.settle().await;
                 }
             }
+            (Ok(Operation::Read(operation)), Ok(_)) if operation.query.live == Live::No => {
+                self.settle().await;
+                self.catch_up(&operation, &envelope).await?;
+            }
             (Ok(Operation::Read(operation)), Ok(_)) => {
                 self.settle().await;
-                return Box::pin(self.read(operation, envelope)).await;
+                return Box::pin(self.read_live(operation, envelope)).await;
             }
             (Ok(Operation::Head { target, unless_any }), Ok(_)) => {
                 self.settle().await;
@@ -381,14 +385,14 @@ impl Client {
         self.finish().await
     }
 
-    /// A GET of a stream, which may stay open.
-    async fn read(
+    /// A long-poll, or an event stream, which stays open.
+    async fn read_live(
         &mut self,
         operation: crate::http::operation::ReadOperation,
         mut envelope: Envelope,
     ) -> Result<bool, SocketError> {
         if operation.query.live != Live::Sse {
-            let outcome = live::read_once(
+            let outcome = live::long_poll(
                 &self.core,
                 &operation,
                 &envelope,
@@ -399,9 +403,7 @@ impl Client {
             let outcome = Box::pin(outcome);
             let latency = &self.core.latency;
             let outcome = latency.scope(&mut self.watch, outcome).await;
-            let is_read = u64::from(outcome.is_ok());
-            self.core.metrics.reads_total.count(is_read);
-            self.answer(outcome, &envelope).await?;
+            self.answer_to_read(outcome, &envelope).await?;
             return self.finish().await;
         }
         // What a client sends into an event stream is not read as requests: it closes after it.

@@ -2,6 +2,7 @@
 //! first (base protocol 5.6, 5.7; extensions 9; decisions, Live reads).
 
 use std::{
+    collections::VecDeque,
     future::{Future, poll_fn},
     pin::pin,
     rc::Rc,
@@ -14,7 +15,7 @@ use glommio::timer::Timer;
 use crate::{
     base::limits::LONG_POLL_BUCKET_MS,
     http::{
-        answer::{Body, Envelope},
+        answer::{Body, Envelope, Source},
         connection::Connection,
         operation::ReadOperation,
         read::{self, ReadContext},
@@ -34,14 +35,59 @@ use crate::{
     shard::{
         live::Watch,
         request::{ReadReply, Reply, Request},
+        run::Run,
     },
 };
 
-/// Reads once: catch-up, or a long-poll that waits for data. Writes the answer's head.
+/// Answers a catch-up read at once, if all of it is small and in memory: its head, and perhaps its
+/// body, are in `out` then. Otherwise gives the reply back.
+pub fn answer_at_hand(
+    core: &Core,
+    operation: &ReadOperation,
+    mut reply: ReadReply,
+    envelope: &Envelope,
+    out: &mut Vec<u8>,
+) -> Result<Body, ReadReply> {
+    let in_memory = |run: &Run| matches!(run, Run::Memory(_));
+    if reply.window.len() > read::SMALL_BYTES_MAX || !reply.runs.iter().all(in_memory) {
+        return Err(reply);
+    }
+    let runs = std::mem::take(&mut reply.runs).into_iter();
+    let sources = runs.filter_map(|run| match run {
+        Run::Memory(bytes) => Some(Source::Memory(bytes)),
+        Run::Block(_) | Run::Inherited(_) => None,
+    });
+    let is_now = operation.query.start == StartOffset::Now;
+    let sources = sources.collect();
+    Ok(head_of(
+        core, operation, &reply, sources, is_now, envelope, out,
+    ))
+}
+
+/// The rest of a catch-up read after the first `reply` of its owner. Writes the answer's head.
 ///
 /// # Errors
 /// The refusal to answer with; nothing was written.
-pub async fn read_once(
+pub async fn catch_up(
+    core: &Core,
+    operation: &ReadOperation,
+    reply: Reply,
+    envelope: &Envelope,
+    out: &mut Vec<u8>,
+) -> Result<Body, Refusal> {
+    let is_now = operation.query.start == StartOffset::Now;
+    let owner = core.placement.owner(&operation.target.key);
+    match core.decided(owner, reply).await? {
+        Reply::Read(reply) => answer_read(core, operation, reply, is_now, envelope, out).await,
+        _ => Err(Refusal::Internal),
+    }
+}
+
+/// A long-poll: waits for data if there is none. Writes the answer's head.
+///
+/// # Errors
+/// The refusal to answer with; nothing was written.
+pub async fn long_poll(
     core: &Rc<Core>,
     operation: &ReadOperation,
     envelope: &Envelope,
@@ -49,19 +95,16 @@ pub async fn read_once(
     connection: &mut Connection,
     out: &mut Vec<u8>,
 ) -> Result<Body, Refusal> {
-    let live = operation.query.live;
     let is_now = operation.query.start == StartOffset::Now;
-    if live == Live::LongPoll {
-        core.check_live_reads()?;
-    }
+    core.check_live_reads()?;
     let mut request = request_of(operation);
-    let watch = (live == Live::LongPoll).then(|| Watch::new(core.id));
+    let watch = Some(Watch::new(core.id));
     let key = operation.target.key.clone();
     let reply = core
         .ask(&key, Request::Read(request.clone(), watch))
         .await?;
     let watching = match reply {
-        Reply::Read(reply) if live == Live::LongPoll && reply.window.is_empty() => {
+        Reply::Read(reply) if reply.window.is_empty() => {
             return Ok(long_poll_over(core, operation, &reply, envelope, out));
         }
         Reply::Read(reply) => {
@@ -115,7 +158,7 @@ pub(super) fn request_of(operation: &ReadOperation) -> ReadRequest {
 }
 
 async fn answer_read(
-    core: &Rc<Core>,
+    core: &Core,
     operation: &ReadOperation,
     mut reply: ReadReply,
     is_now: bool,
@@ -126,6 +169,21 @@ async fn answer_read(
     if reply.window.len() <= read::SMALL_BYTES_MAX {
         sources = core.in_memory(sources).await?;
     }
+    Ok(head_of(
+        core, operation, &reply, sources, is_now, envelope, out,
+    ))
+}
+
+/// Writes the head of the answer to a read whose bytes are in `sources`.
+fn head_of(
+    core: &Core,
+    operation: &ReadOperation,
+    reply: &ReadReply,
+    sources: VecDeque<Source>,
+    is_now: bool,
+    envelope: &Envelope,
+    out: &mut Vec<u8>,
+) -> Body {
     let is_long_poll = operation.query.live == Live::LongPoll;
     let context = ReadContext {
         surface: operation.surface,
@@ -135,9 +193,7 @@ async fn answer_read(
         now_ms: core.clock.now_ms(),
     };
     let shared = core.shared.borrow();
-    Ok(read::answer(
-        envelope, &shared, &reply, sources, &context, out,
-    ))
+    read::answer(envelope, &shared, reply, sources, &context, out)
 }
 
 fn long_poll_over(

@@ -45,27 +45,33 @@ impl Core {
     /// # Errors
     /// The refusal; nothing was staged then.
     pub async fn ask_shard(&self, owner: usize, request: Request) -> Result<Reply, Refusal> {
-        let mut request = request;
+        let reply = self.call_shard(owner, request).await?;
+        self.decided(owner, reply).await
+    }
+
+    /// What `reply` of shard `owner` comes to once it has what its decision needs.
+    ///
+    /// # Errors
+    /// The refusal; nothing was staged then.
+    pub async fn decided(&self, owner: usize, mut reply: Reply) -> Result<Reply, Refusal> {
         loop {
-            let cold = match self.call_shard(owner, request).await? {
+            let cold = match reply {
                 Reply::Cold(cold) => *cold,
                 reply => return Ok(reply),
             };
-            let miss = match cold.lack {
-                Lack::Bytes(miss) => miss,
+            let request = match cold.lack {
+                Lack::Bytes(miss) => Request::Warm(Box::new(Warm {
+                    incarnation: miss.incarnation,
+                    start: miss.start,
+                    bytes: join(self.load(vec![miss.run]).await?),
+                    request: cold.request,
+                })),
                 Lack::Turn => {
                     self.turnstile.pass(Share::Piece).await;
-                    request = cold.request;
-                    continue;
+                    cold.request
                 }
             };
-            let loaded = self.load(vec![miss.run]).await?;
-            request = Request::Warm(Box::new(Warm {
-                incarnation: miss.incarnation,
-                start: miss.start,
-                bytes: join(loaded),
-                request: cold.request,
-            }));
+            reply = self.call_shard(owner, request).await?;
         }
     }
 

@@ -9,10 +9,11 @@ use crate::{
     http::{
         answer::{self, Body, Envelope, Piece},
         head,
+        operation::ReadOperation,
     },
     protocol::error::Refusal,
     server::{
-        exchange::FilePieces, socket::SocketError, stored::ReadAhead, turnstile::Share,
+        exchange::FilePieces, live, socket::SocketError, stored::ReadAhead, turnstile::Share,
         unsent::Wide,
     },
     shard::request::{Reply, Request, Target},
@@ -48,6 +49,47 @@ impl Client {
         }
         self.begin_answer();
         self.end_answer().await
+    }
+
+    /// A catch-up read. What is small and in memory is answered in place: it is asked for often, and
+    /// seldom waits.
+    pub(super) async fn catch_up(
+        &mut self,
+        operation: &ReadOperation,
+        envelope: &Envelope,
+    ) -> Result<(), SocketError> {
+        let core = &self.core;
+        let owner = core.placement.owner(&operation.target.key);
+        let call = || core.call_shard(owner, Request::Read(live::request_of(operation), None));
+        let asked = core.latency.within(&mut self.watch, call);
+        let reply = match core.latency.scope(&mut self.watch, asked).await {
+            Ok(Reply::Read(reply)) => {
+                match live::answer_at_hand(core, operation, reply, envelope, &mut self.out) {
+                    Ok(body) => return self.answer_to_read(Ok(body), envelope).await,
+                    Err(reply) => Reply::Read(reply),
+                }
+            }
+            Ok(reply) => reply,
+            Err(refusal) => return self.answer_to_read(Err(refusal), envelope).await,
+        };
+        let rest = live::catch_up(core, operation, reply, envelope, &mut self.out);
+        let outcome = core.latency.scope(&mut self.watch, Box::pin(rest)).await;
+        self.answer_to_read(outcome, envelope).await
+    }
+
+    /// Writes the answer to a read, and counts it.
+    pub(super) async fn answer_to_read(
+        &mut self,
+        outcome: Result<Body, Refusal>,
+        envelope: &Envelope,
+    ) -> Result<(), SocketError> {
+        let is_read = u64::from(outcome.is_ok());
+        self.core.metrics.reads_total.count(is_read);
+        if let Ok(Body::None) = &outcome {
+            self.begin_answer();
+            return self.end_answer().await;
+        }
+        self.answer(outcome, envelope).await
     }
 
     /// Writes an answer: its head is in `out`, its body follows piece by piece.
