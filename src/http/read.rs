@@ -80,7 +80,7 @@ pub fn answer(
             let (lifetime, renewed_ms) = reply.lifetime;
             caching::cache_control(lifetime, renewed_ms, context.now_ms)
         }
-        _ => caching::NO_STORE.to_owned(),
+        _ => caching::NO_STORE.into(),
     };
     head.header("Cache-Control", cache_control.as_bytes());
     head.header("Content-Security-Policy", SANDBOX);

@@ -1,7 +1,7 @@
 //! ETags, `If-None-Match` and `Cache-Control` of stream reads (base protocol
 //! 10.1; decisions, Tokens).
 
-use std::fmt::Write as _;
+use std::{borrow::Cow, fmt::Write as _};
 
 use crate::protocol::{expiry::Lifetime, incarnation::Incarnation, read::Window};
 
@@ -48,13 +48,13 @@ pub fn is_any(value: &[u8]) -> bool {
 /// `Cache-Control` of a catch-up read on the base surface: never fresh for longer than the stream
 /// is sure to live.
 #[must_use]
-pub fn cache_control(lifetime: Lifetime, renewed_ms: u64, now_ms: u64) -> String {
+pub fn cache_control(lifetime: Lifetime, renewed_ms: u64, now_ms: u64) -> Cow<'static, str> {
     let left_s = lifetime
         .expires_ms(renewed_ms)
         .map_or(60, |end| end.saturating_sub(now_ms) / 1000);
     match left_s {
-        60.. => "public, max-age=60, stale-while-revalidate=300".to_owned(),
-        left => format!("public, max-age={left}"),
+        60.. => Cow::Borrowed("public, max-age=60, stale-while-revalidate=300"),
+        left => format!("public, max-age={left}").into(),
     }
 }
 
