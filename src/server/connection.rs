@@ -10,7 +10,13 @@
 mod answering;
 
 use std::{
-    collections::VecDeque, future::poll_fn, panic::AssertUnwindSafe, rc::Rc, task::Poll, thread,
+    collections::VecDeque,
+    future::poll_fn,
+    panic::AssertUnwindSafe,
+    pin::pin,
+    rc::Rc,
+    task::{Poll, ready},
+    thread,
     time::Duration,
 };
 
@@ -41,7 +47,7 @@ use crate::{
         live,
         socket::{Socket, SocketError},
         spare::Parts,
-        turnstile::Share,
+        turnstile::{Entry, Share},
     },
     shard::request::{Reply, Request},
 };
@@ -107,7 +113,7 @@ struct Client {
     pending: VecDeque<Staged>,
     /// While a head is waited for: its deadline is set, and this is what it is charged.
     head_charge: Option<Charge>,
-    /// Requests served since its last turn, or since it last was idle.
+    /// Requests served since its last turn, or since it last waited for anything.
     served: u32,
     /// Requests at hand that come before those of others who never wait for their client.
     preferred: u32,
@@ -190,16 +196,17 @@ impl Client {
             unwritten: std::mem::take(&mut self.unwritten),
         });
         self.head_charge = None;
-        self.served = 0;
         self.socket.seat.set_timeout(limits.idle_timeout);
         let core = self.core.clone();
+        let is_preferred = self.is_preferred();
         let (socket, connection) = (&mut self.socket, &mut self.connection);
         let (out, unwritten) = (&mut self.out, &mut self.unwritten);
-        let mut has_waited = false;
+        let mut entry = Entry::default();
         let more = poll_fn(|cx| {
             if socket.seat.is_draining() {
                 return Poll::Ready(Ok(false));
             }
+            ready!(core.turnstile.poll_enter(cx, &mut entry, is_preferred));
             let mut scratch = core.scratch.borrow_mut();
             let count_max = scratch.len().min(core.turnstile.read_bytes_max());
             let room = scratch.get_mut(..count_max).unwrap_or_default();
@@ -222,7 +229,7 @@ impl Client {
                 }
                 Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
                 Poll::Pending => {
-                    has_waited = true;
+                    entry.waits();
                     match socket.poll_over(cx) {
                         Poll::Ready(Err(SocketError::TimedOut)) => {
                             core.metrics.idle_closes_total.increment();
@@ -234,11 +241,31 @@ impl Client {
             }
         })
         .await;
-        if has_waited {
+        if entry.has_waited() {
+            self.served = 0;
             let preferred = self.preferred.saturating_add(PREFERRED_PER_WAIT);
             self.preferred = preferred.min(PREFERRED_REQUESTS_MAX);
         }
         more
+    }
+
+    /// Reads more of a request, up to `bytes_max` at once, when it has come and it is its turn.
+    async fn read_part(&mut self, bytes_max: usize) -> Result<(), SocketError> {
+        let is_preferred = self.is_preferred();
+        let (core, socket) = (&self.core, &mut self.socket);
+        let space = self.connection.space_up_to(bytes_max);
+        let mut entry = Entry::default();
+        let count = poll_fn(|cx| {
+            ready!(core.turnstile.poll_enter(cx, &mut entry, is_preferred));
+            if let Poll::Ready(read) = socket.poll_read(cx, space) {
+                return Poll::Ready(read.map_err(SocketError::from));
+            }
+            entry.waits();
+            socket.poll_over(cx)
+        })
+        .await?;
+        self.connection.received(count);
+        Ok(())
     }
 
     /// Reads more of a head, or of what is to be skipped before it. One deadline holds for all of
@@ -257,12 +284,8 @@ impl Client {
             return Err(SocketError::Shed);
         }
         debug_assert!(space > 0);
-        let space = self.connection.space_up_to(read_max);
-        match self.socket.read(space).await {
-            Ok(count) => {
-                self.connection.received(count);
-                Ok(true)
-            }
+        match self.read_part(read_max).await {
+            Ok(()) => Ok(true),
             Err(SocketError::TimedOut) => {
                 self.core.metrics.head_timeouts_total.increment();
                 self.refuse_framing(&parse::Refusal::TIMEOUT);
@@ -493,11 +516,8 @@ impl Client {
                         .body_total_timeout
                         .saturating_sub(Duration::from_nanos(spent_ns));
                     self.socket.seat.set_timeout(limits.body_timeout.min(left));
-                    match self.socket.read(self.connection.space()).await {
-                        Ok(count) => {
-                            self.connection.received(count);
-                            self.core.latency.lap(&mut self.watch, Stage::Wait);
-                        }
+                    match self.read_part(usize::MAX).await {
+                        Ok(()) => self.core.latency.lap(&mut self.watch, Stage::Wait),
                         Err(SocketError::TimedOut) => {
                             self.core.metrics.body_timeouts_total.increment();
                             self.connection.reject();
@@ -551,7 +571,16 @@ impl Client {
                 mut watch,
                 body_bytes,
             } = staged;
-            let outcome = self.core.latency.scope(&mut watch, pending).await;
+            let mut outcome = pin!(self.core.latency.scope(&mut watch, pending));
+            let outcome = poll_fn(|cx| {
+                let outcome = outcome.as_mut().poll(cx);
+                if outcome.is_pending() {
+                    // Others have their turn meanwhile.
+                    self.served = 0;
+                }
+                outcome
+            })
+            .await;
             let answer_at = self.out.len();
             let shared = self.core.shared.borrow();
             let refusal = match outcome {
@@ -592,12 +621,18 @@ impl Client {
         self.take_turn(share).await
     }
 
+    /// Whether it has waited for its client often enough to come before those who never do.
+    fn is_preferred(&self) -> bool {
+        self.preferred >= REQUESTS_PER_TURN
+    }
+
     /// Waits for its turn. Pieces of large answers have one each, also the first: hundreds that ask
     /// for one at once would all have theirs before whoever comes next.
     async fn take_turn(&mut self, share: Share) -> Result<(), SocketError> {
         self.served = 0;
         if self.core.turnstile.is_crowded() {
             // It may take long: answers do not wait for more of their kind.
+            self.settle().await;
             self.flush().await?;
         }
         // What it holds meanwhile: requests that wait, and answers.
@@ -637,10 +672,9 @@ impl Client {
                 self.socket.end_writing().await;
                 self.socket.seat.set_timeout(self.core.limits.drain_timeout);
                 while self.connection.drain() == DrainEvent::NeedInput {
-                    match self.socket.read(self.connection.space()).await {
-                        Ok(count) => self.connection.received(count),
-                        // It had its time to read the answer.
-                        Err(_) => break,
+                    // It had its time to read the answer.
+                    if self.read_part(usize::MAX).await.is_err() {
+                        break;
                     }
                     yield_if_needed().await;
                 }
