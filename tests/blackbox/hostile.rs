@@ -24,6 +24,7 @@ use crate::common::stream::{OCTETS, Stream, Surface, offset};
 use crate::common::{PATIENCE, eventually};
 
 mod attack;
+mod companions;
 mod event_streams;
 mod idle;
 mod soak;

@@ -5,7 +5,9 @@
 //! do to the good client's latency, beside what it is without them:
 //! `cargo test --release --test blackbox attack_run -- --ignored --nocapture`;
 //! `THALWEG_ATTACK` names the kinds (`slow-head,flood,all`), and
-//! `THALWEG_ATTACK_S` says for how many seconds each is watched.
+//! `THALWEG_ATTACK_S` says for how many seconds each is watched, and
+//! `THALWEG_ATTACK_BESIDE` how many other honest clients append all the while
+//! as fast as they are answered.
 //!
 //! The crowd's own work is not to be measured. So the server has the first
 //! core to itself; crowd and client share the second, where the client's
@@ -22,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 
+use super::companions::Companions;
 use super::{Bystander, UNSENT_BYTES, append_head, get, reset, try_narrow_socket};
 use crate::common::http::Request;
 use crate::common::observe::{await_metric, cpu_time, metric, open_files, rss_bytes};
@@ -155,16 +158,21 @@ fn attack_run() {
         let names = KINDS.iter().map(|(name, _)| *name);
         names.chain([ALL]).collect::<Vec<_>>().join(",")
     });
-    let seconds = std::env::var("THALWEG_ATTACK_S").ok();
-    let seconds = seconds.map_or(12, |text| text.parse().expect("a number of seconds"));
+    let number = |name, default| {
+        let text = std::env::var(name).ok();
+        text.map_or(default, |text| text.parse().expect("a number"))
+    };
+    let seconds = number("THALWEG_ATTACK_S", 12);
+    let beside = usize::try_from(number("THALWEG_ATTACK_BESIDE", 0)).expect("a small number");
     let cores = allowed_cores();
     for name in named.split(',') {
-        measure(name, Duration::from_secs(seconds), &cores);
+        measure(name, Duration::from_secs(seconds), beside, &cores);
     }
 }
 
-/// Prints what the crowd `name` does to the good client, in alternation with how it fares alone.
-fn measure(name: &str, time: Duration, cores: &[usize]) {
+/// Prints what the crowd `name` does to the good client, and to as many `beside` it, in alternation
+/// with how they fare alone.
+fn measure(name: &str, time: Duration, beside: usize, cores: &[usize]) {
     let kinds = kinds_of(name);
     // Short, so that who is let go for it is let go, and comes back, within the time.
     let mut options = Options::new(1).flag("journal-file-bytes", "32MiB");
@@ -178,7 +186,7 @@ fn measure(name: &str, time: Duration, cores: &[usize]) {
     };
     let server = options
         .flag("cores", cores[0])
-        .flag("connections-max", bound)
+        .flag("connections-max", bound + beside)
         .start();
     let target = Target::new(&server);
     let crowds: Vec<Crowd> = (0..ROUNDS)
@@ -195,16 +203,21 @@ fn measure(name: &str, time: Duration, cores: &[usize]) {
         });
         let client = scope.spawn(move || {
             let mut bystander = Bystander::new(server);
+            let mut companions = (beside > 0).then(|| Companions::new(server, beside));
             prefer(&["--fifo", "--pid", "10"]);
             pace(&mut bystander, time / 4);
             let (mut alone, mut attacked) = (Run::default(), Run::default());
             for crowd in crowds {
-                alone.add(server, || pace(&mut bystander, time / ROUNDS));
+                alone.add(server, &mut companions, || {
+                    pace(&mut bystander, time / ROUNDS)
+                });
                 let called = crowd.call(&call);
-                attacked.add(server, || pace(&mut bystander, time / ROUNDS));
+                attacked.add(server, &mut companions, || {
+                    pace(&mut bystander, time / ROUNDS)
+                });
                 attacked.note(server, crowd);
                 drop(called);
-                await_metric(server, "connections", |count| count < 10);
+                await_metric(server, "connections", |count| count < 10 + beside as u64);
             }
             (alone, attacked)
         });
@@ -214,6 +227,14 @@ fn measure(name: &str, time: Duration, cores: &[usize]) {
     println!("{name}: under attack {attacked}");
     let ratio = attacked.p99().as_secs_f64() / alone.p99().as_secs_f64();
     println!("{name}: p99 under attack / alone: {ratio:.2}");
+    if beside > 0 {
+        let ratio = |of: fn(&Run) -> f64| of(&attacked) / of(&alone);
+        println!(
+            "{name}: {beside} others under attack / alone: appends/s {:.2}, p99 {:.2}",
+            ratio(Run::others_per_second),
+            ratio(|run| percentile(&run.others, 99.0).as_secs_f64()),
+        );
+    }
     assert_eq!(metric(server, "panics_total"), 0);
 }
 
@@ -248,6 +269,8 @@ struct Run {
     latencies: Vec<Duration>,
     /// How late the client itself was to send.
     lateness: Vec<Duration>,
+    /// What other honest clients met, from when each append was sent.
+    others: Vec<Duration>,
     wall: Duration,
     cpu: Duration,
     notes: Vec<String>,
@@ -257,11 +280,30 @@ struct Run {
 type Append = (Duration, Duration);
 
 impl Run {
-    fn add(&mut self, server: &Server, pace: impl FnOnce() -> Vec<Append>) {
+    fn add(
+        &mut self,
+        server: &Server,
+        companions: &mut Option<Companions>,
+        pace: impl FnOnce() -> Vec<Append>,
+    ) {
         let profile = Request::to(server.admin_address(), "POST", "/__ursula/latency");
         profile.send();
         let (started, cpu_before) = (Instant::now(), cpu_time(server));
-        let (sent, answered): (Vec<_>, Vec<_>) = pace().into_iter().unzip();
+        let is_over = &AtomicBool::new(false);
+        let (appends, others) = thread::scope(|scope| {
+            let others = companions.as_mut().map(|companions| {
+                scope.spawn(|| {
+                    prefer(&["--other", "--pid", "0"]);
+                    companions.append(is_over)
+                })
+            });
+            let appends = pace();
+            is_over.store(true, Ordering::Relaxed);
+            let others = others.map(|others| others.join().expect("nor do the others"));
+            (appends, others)
+        });
+        self.others.extend(others.unwrap_or_default());
+        let (sent, answered): (Vec<_>, Vec<_>) = appends.into_iter().unzip();
         self.lateness.extend(sent);
         let slowest = answered.iter().zip(0..).max().map_or(0, |(_, at)| at);
         self.latencies.extend(answered);
@@ -298,6 +340,10 @@ impl Run {
         self.notes.push(note);
     }
 
+    fn others_per_second(&self) -> f64 {
+        self.others.len() as f64 / self.wall.as_secs_f64()
+    }
+
     fn p99(&self) -> Duration {
         percentile(&self.latencies, 99.0)
     }
@@ -325,6 +371,17 @@ impl std::fmt::Display for Run {
             percentile(&self.lateness, 99.0),
             100.0 * self.cpu.as_secs_f64() / self.wall.as_secs_f64(),
         )?;
+        if !self.others.is_empty() {
+            let at = |percent| percentile(&self.others, percent);
+            write!(
+                f,
+                "\n    others: {:.0} appends/s, p50 {:.2?}, p99 {:.2?}, max {:.2?}",
+                self.others_per_second(),
+                at(50.0),
+                at(99.0),
+                at(100.0),
+            )?;
+        }
         self.notes
             .iter()
             .try_for_each(|note| write!(f, "\n    {note}"))
