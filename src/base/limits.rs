@@ -221,9 +221,9 @@ pub struct Limits {
     pub body_total_timeout: Duration,
     /// A connection without a request is closed after this.
     pub idle_timeout: Duration,
-    /// A client is dropped that takes nothing of an answer for this long, as far as the system tells:
-    /// it says that there is room again when it has less than [`SOCKET_UNSENT_BYTES_MAX`] yet to send
-    /// and a third of the send buffer (up to 4 MiB) is free.
+    /// A client is dropped that takes nothing of an answer for this long, as far as the system tells.
+    /// It finds room for more when a packet's worth (64 KiB) is taken whole, and hears of what is taken
+    /// when that makes a packet's worth, or a sixteenth of the client's receive buffer.
     pub write_timeout: Duration,
     /// Most bytes read and dropped so that a client sees a refusal before the close.
     pub drain_bytes_max: u64,

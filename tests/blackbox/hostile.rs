@@ -349,18 +349,31 @@ fn readers_that_stop_are_dropped() {
 /// One that stops is dropped.
 #[test]
 fn readers_that_are_only_slow_are_not_dropped() {
+    // It tells the server of every few KiB that it took.
+    take_slowly(|address| narrow_socket_of(address, 4 << 10), 1 << 10);
+}
+
+/// The same for one whose system says seldom what it took, with twice what the README asks for.
+#[test]
+fn readers_whose_system_says_little_are_not_dropped_if_they_take_some() {
+    take_slowly(TcpStream::connect, 16 << 10);
+}
+
+/// Takes `bytes` of an answer 16 times in each `--write-timeout`, for four of them.
+#[track_caller]
+fn take_slowly(connect: impl FnOnce(SocketAddr) -> io::Result<TcpStream>, bytes: usize) {
     const TIMEOUT: Duration = Duration::from_secs(2);
     let server = Options::new(1).flag("write-timeout", "2s").start();
     let mut bystander = Bystander::new(&server);
     let stream = Stream::with_body(&server, Surface::Base, OCTETS, vec![b'x'; 8 << 20]);
-    // It tells the server of every few KiB that it took.
-    let mut socket = narrow_socket_of(server.address(), 4 << 10).expect("the server listens");
+    let mut socket = connect(server.address()).expect("the server listens");
     socket
         .write_all(get(&stream, "?offset=-1").as_bytes())
         .expect("the server takes a request");
     let started = Instant::now();
+    let mut taken = vec![0; bytes];
     while started.elapsed() < 4 * TIMEOUT {
-        let read = socket.read(&mut [0; 1 << 10]);
+        let read = socket.read(&mut taken);
         assert!(
             read.is_ok_and(|count| count > 0),
             "dropped after {:?}",
