@@ -10,20 +10,14 @@
 mod answering;
 
 use std::{
-    collections::VecDeque,
-    future::poll_fn,
-    panic::AssertUnwindSafe,
-    pin::pin,
-    rc::Rc,
-    task::{Poll, ready},
-    thread,
-    time::Duration,
+    collections::VecDeque, future::poll_fn, panic::AssertUnwindSafe, pin::pin, rc::Rc, task::Poll,
+    thread, time::Duration,
 };
 
 use futures_lite::FutureExt as _;
 
 use crate::{
-    base::limits::{KIB, PREFERRED_PER_WAIT, PREFERRED_REQUESTS_MAX, REQUESTS_PER_TURN},
+    base::limits::{KIB, REQUESTS_PER_TURN},
     http::{
         answer::{self, Envelope},
         append,
@@ -47,7 +41,7 @@ use crate::{
         live,
         socket::{Socket, SocketError},
         spare::Parts,
-        turnstile::{Entry, Share},
+        turnstile::{Gate, Share},
     },
     shard::request::{Reply, Request},
 };
@@ -59,6 +53,7 @@ const HEAD_BYTES_UNCHARGED: usize = 4 * KIB;
 
 /// Serves a connection until it ends.
 pub async fn serve(core: Rc<Core>, socket: Socket) {
+    let gate = Rc::<Gate>::default();
     let mut client = Client {
         connection: Connection::new(ConnectionLimits::from(&core.limits)),
         socket,
@@ -67,14 +62,16 @@ pub async fn serve(core: Rc<Core>, socket: Socket) {
         head_charge: None,
         served: 0,
         arrival: Arrival::default(),
-        preferred: 0,
+        gate: gate.clone(),
         watch: Timed::default(),
         unwritten: Vec::new(),
         answer_at: 0,
         opened: None,
         core: core.clone(),
     };
-    let served = AssertUnwindSafe(client.run()).catch_unwind().await;
+    let work = AssertUnwindSafe(client.run()).catch_unwind();
+    let is_over = || core.seats.is_draining();
+    let served = core.turnstile.run(&gate, is_over, work).await;
     if let (Ok(Ok(())), Some(opened)) = (&served, client.opened) {
         let mut stream = EventStream::new(&core, *opened, client.socket, client.out);
         glommio::spawn_local(async move {
@@ -115,8 +112,8 @@ struct Client {
     head_charge: Option<Charge>,
     /// Requests served since its last turn, or since it last waited for anything.
     served: u32,
-    /// Requests at hand that come before those of others who never wait for their client.
-    preferred: u32,
+    /// Its place at the turnstile.
+    gate: Rc<Gate>,
     /// When the bytes came that are next to be looked at.
     arrival: Arrival,
     /// Times the request in hand.
@@ -198,15 +195,13 @@ impl Client {
         self.head_charge = None;
         self.socket.seat.set_timeout(limits.idle_timeout);
         let core = self.core.clone();
-        let is_preferred = self.is_preferred();
         let (socket, connection) = (&mut self.socket, &mut self.connection);
         let (out, unwritten) = (&mut self.out, &mut self.unwritten);
-        let mut entry = Entry::default();
+        let mut has_waited = false;
         let more = poll_fn(|cx| {
             if socket.seat.is_draining() {
                 return Poll::Ready(Ok(false));
             }
-            ready!(core.turnstile.poll_enter(cx, &mut entry, is_preferred));
             let mut scratch = core.scratch.borrow_mut();
             let count_max = scratch.len().min(core.turnstile.read_bytes_max());
             let room = scratch.get_mut(..count_max).unwrap_or_default();
@@ -229,7 +224,7 @@ impl Client {
                 }
                 Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
                 Poll::Pending => {
-                    entry.waits();
+                    has_waited = true;
                     match socket.poll_over(cx) {
                         Poll::Ready(Err(SocketError::TimedOut)) => {
                             core.metrics.idle_closes_total.increment();
@@ -241,31 +236,11 @@ impl Client {
             }
         })
         .await;
-        if entry.has_waited() {
+        if has_waited {
             self.served = 0;
-            let preferred = self.preferred.saturating_add(PREFERRED_PER_WAIT);
-            self.preferred = preferred.min(PREFERRED_REQUESTS_MAX);
+            self.gate.waited();
         }
         more
-    }
-
-    /// Reads more of a request, up to `bytes_max` at once, when it has come and it is its turn.
-    async fn read_part(&mut self, bytes_max: usize) -> Result<(), SocketError> {
-        let is_preferred = self.is_preferred();
-        let (core, socket) = (&self.core, &mut self.socket);
-        let space = self.connection.space_up_to(bytes_max);
-        let mut entry = Entry::default();
-        let count = poll_fn(|cx| {
-            ready!(core.turnstile.poll_enter(cx, &mut entry, is_preferred));
-            if let Poll::Ready(read) = socket.poll_read(cx, space) {
-                return Poll::Ready(read.map_err(SocketError::from));
-            }
-            entry.waits();
-            socket.poll_over(cx)
-        })
-        .await?;
-        self.connection.received(count);
-        Ok(())
     }
 
     /// Reads more of a head, or of what is to be skipped before it. One deadline holds for all of
@@ -284,8 +259,12 @@ impl Client {
             return Err(SocketError::Shed);
         }
         debug_assert!(space > 0);
-        match self.read_part(read_max).await {
-            Ok(()) => Ok(true),
+        let space = self.connection.space_up_to(read_max);
+        match self.socket.read(space).await {
+            Ok(count) => {
+                self.connection.received(count);
+                Ok(true)
+            }
             Err(SocketError::TimedOut) => {
                 self.core.metrics.head_timeouts_total.increment();
                 self.refuse_framing(&parse::Refusal::TIMEOUT);
@@ -516,8 +495,11 @@ impl Client {
                         .body_total_timeout
                         .saturating_sub(Duration::from_nanos(spent_ns));
                     self.socket.seat.set_timeout(limits.body_timeout.min(left));
-                    match self.read_part(usize::MAX).await {
-                        Ok(()) => self.core.latency.lap(&mut self.watch, Stage::Wait),
+                    match self.socket.read(self.connection.space()).await {
+                        Ok(count) => {
+                            self.connection.received(count);
+                            self.core.latency.lap(&mut self.watch, Stage::Wait);
+                        }
                         Err(SocketError::TimedOut) => {
                             self.core.metrics.body_timeouts_total.increment();
                             self.connection.reject();
@@ -611,19 +593,8 @@ impl Client {
         if self.served < REQUESTS_PER_TURN {
             return Ok(());
         }
-        let share = match self.preferred.checked_sub(REQUESTS_PER_TURN) {
-            Some(left) => {
-                self.preferred = left;
-                Share::Requests
-            }
-            None => Share::ManyRequests,
-        };
+        let share = self.gate.next_share();
         self.take_turn(share).await
-    }
-
-    /// Whether it has waited for its client often enough to come before those who never do.
-    fn is_preferred(&self) -> bool {
-        self.preferred >= REQUESTS_PER_TURN
     }
 
     /// Waits for its turn. Pieces of large answers have one each, also the first: hundreds that ask
@@ -642,7 +613,7 @@ impl Client {
         let charged = held.saturating_sub(HEAD_BYTES_UNCHARGED) as u64;
         charge.set(charged).map_err(|_| SocketError::Shed)?;
         self.core.metrics.turns_total.increment();
-        self.core.turnstile.pass(share).await;
+        self.core.turnstile.pass_at(&self.gate, share).await;
         Ok(())
     }
 
@@ -672,9 +643,10 @@ impl Client {
                 self.socket.end_writing().await;
                 self.socket.seat.set_timeout(self.core.limits.drain_timeout);
                 while self.connection.drain() == DrainEvent::NeedInput {
-                    // It had its time to read the answer.
-                    if self.read_part(usize::MAX).await.is_err() {
-                        break;
+                    match self.socket.read(self.connection.space()).await {
+                        Ok(count) => self.connection.received(count),
+                        // It had its time to read the answer.
+                        Err(_) => break,
                     }
                     yield_if_needed().await;
                 }

@@ -7,21 +7,26 @@
 //! few more requests at hand than usual, does not queue behind hundreds who
 //! never have less.
 //!
-//! When very many clients send something at once, their first shares queue, too
-//! ([`Entry`]). An executor runs what is ready in the order in which it became
-//! so: the journal, and whoever waits for it, would come after all of them.
-//! Measured with 5,000 floods: a commit waited up to 270 ms.
+//! When very many connections are woken at once, whatever for, most of those
+//! that seldom wait for their clients queue, too, before they do anything
+//! ([`Turnstile::run`]). An executor runs what is ready in the order in which it
+//! became so: the journal, and whoever waits for it, would come after all of
+//! them. Measured with 5,000 floods: a commit waited up to 270 ms.
 
 use std::{
     cell::{Cell, RefCell},
     collections::VecDeque,
     future::poll_fn,
+    pin::pin,
     rc::Rc,
-    task::{Context, Poll, Waker},
+    task::{Poll, Waker},
     time::Instant,
 };
 
-use crate::base::limits::{ARRIVALS_AT_ONCE_MAX, ARRIVALS_WINDOW, CROWD, CROWDED_READ_BYTES};
+use crate::base::limits::{
+    ARRIVALS_AT_ONCE_MAX, ARRIVALS_WINDOW, CROWD, CROWDED_READ_BYTES, PREFERRED_PER_WAIT,
+    PREFERRED_REQUESTS_MAX, REQUESTS_PER_TURN,
+};
 
 /// What somebody waits to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +37,7 @@ pub enum Share {
     ManyRequests,
     /// A piece of a large answer.
     Piece,
-    /// What the client has just sent, while many do, of one that seldom waited for it.
+    /// Whatever comes next, of one that seldom waited for its client and was woken with many.
     First,
 }
 
@@ -52,7 +57,7 @@ const ORDER: [Share; 8] = [
 /// The queues of one core.
 #[derive(Debug)]
 pub struct Turnstile {
-    queues: RefCell<[VecDeque<Rc<Ticket>>; SHARES]>,
+    queues: RefCell<[VecDeque<Rc<Gate>>; SHARES]>,
     /// Where in [`ORDER`] it is.
     hand: Cell<usize>,
     keeper: RefCell<Option<Waker>>,
@@ -71,85 +76,120 @@ impl Default for Turnstile {
     }
 }
 
-#[derive(Debug)]
-struct Ticket {
-    is_called: Cell<bool>,
-    waker: RefCell<Waker>,
-}
-
-/// What a read has to pass that waited for its client.
+/// One connection's place at the turnstile.
 #[derive(Debug, Default)]
-pub struct Entry {
-    has_waited: bool,
-    ticket: Option<Rc<Ticket>>,
+pub struct Gate {
+    place: Cell<Place>,
+    waker: RefCell<Option<Waker>>,
+    /// Requests at hand that come before those of others who never wait for their client.
+    preferred: Cell<u32>,
 }
 
-impl Entry {
-    /// It waits for its client: what comes then is to pass.
-    pub fn waits(&mut self) {
-        *self = Self {
-            has_waited: true,
-            ticket: None,
-        };
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Place {
+    #[default]
+    Free,
+    Queued,
+    Called,
+}
+
+impl Gate {
+    /// The connection has waited for its client, and so earned some requests.
+    pub fn waited(&self) {
+        let preferred = self.preferred.get().saturating_add(PREFERRED_PER_WAIT);
+        self.preferred.set(preferred.min(PREFERRED_REQUESTS_MAX));
     }
 
-    /// Whether it has ever waited.
-    #[must_use]
-    pub fn has_waited(&self) -> bool {
-        self.has_waited
+    /// Which share its next requests are.
+    pub fn next_share(&self) -> Share {
+        match self.preferred.get().checked_sub(REQUESTS_PER_TURN) {
+            Some(left) => {
+                self.preferred.set(left);
+                Share::Requests
+            }
+            None => Share::ManyRequests,
+        }
+    }
+
+    fn is_preferred(&self) -> bool {
+        self.preferred.get() >= REQUESTS_PER_TURN
+    }
+
+    fn set_waker(&self, waker: &Waker) {
+        let mut known = self.waker.borrow_mut();
+        if !known.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            *known = Some(waker.clone());
+        }
+    }
+
+    fn call(&self) {
+        self.place.set(Place::Called);
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
     }
 }
 
 impl Turnstile {
-    /// Waits for this connection's turn.
+    /// Waits for somebody's turn who is no connection.
     pub async fn pass(&self, share: Share) {
-        let mut ticket = None;
-        poll_fn(|cx| self.poll_pass(cx, share, &mut ticket)).await;
+        self.pass_at(&Rc::default(), share).await;
     }
 
-    fn poll_pass(
-        &self,
-        cx: &mut Context<'_>,
-        share: Share,
-        ticket: &mut Option<Rc<Ticket>>,
-    ) -> Poll<()> {
-        match ticket {
-            None => {
-                let queued = Rc::new(Ticket {
-                    is_called: Cell::new(false),
-                    waker: RefCell::new(cx.waker().clone()),
-                });
-                if let Some(queue) = self.queues.borrow_mut().get_mut(share as usize) {
-                    queue.push_back(queued.clone());
-                }
-                *ticket = Some(queued);
-                if let Some(keeper) = self.keeper.borrow_mut().take() {
-                    keeper.wake();
-                }
-                Poll::Pending
+    /// Waits for the turn of the connection with this gate.
+    pub async fn pass_at(&self, gate: &Rc<Gate>, share: Share) {
+        self.queue(gate, share);
+        poll_fn(|cx| {
+            if gate.place.get() == Place::Called {
+                gate.place.set(Place::Free);
+                return Poll::Ready(());
             }
-            Some(ticket) if ticket.is_called.get() => Poll::Ready(()),
-            Some(ticket) => {
-                ticket.waker.borrow_mut().clone_from(cx.waker());
-                Poll::Pending
-            }
-        }
+            gate.set_waker(cx.waker());
+            Poll::Pending
+        })
+        .await;
     }
 
-    /// Ready when a connection may look at what its client has sent: at once when it did not wait for
-    /// it, is preferred, or few others came just now; else when it is its turn.
-    pub fn poll_enter(
+    /// Runs all of a connection's `work`. Of those that are woken with very many, each queues before
+    /// it goes on, unless it is preferred; none does any more once `is_over`.
+    pub async fn run<F: Future>(
         &self,
-        cx: &mut Context<'_>,
-        entry: &mut Entry,
-        is_preferred: bool,
-    ) -> Poll<()> {
-        if entry.ticket.is_none()
-            && (!entry.has_waited || is_preferred || self.has_room(Instant::now()))
-        {
-            return Poll::Ready(());
+        gate: &Rc<Gate>,
+        is_over: impl Fn() -> bool,
+        work: F,
+    ) -> F::Output {
+        let mut work = pin!(work);
+        // Here, not in its work.
+        let mut is_queued = false;
+        poll_fn(|cx| {
+            let must_wait = match gate.place.get() {
+                Place::Queued => is_queued,
+                Place::Free => !gate.is_preferred() && !self.has_room(Instant::now()),
+                Place::Called => false,
+            };
+            if must_wait && !is_over() {
+                if !std::mem::replace(&mut is_queued, true) {
+                    self.queue(gate, Share::First);
+                }
+                gate.set_waker(cx.waker());
+                return Poll::Pending;
+            }
+            if std::mem::take(&mut is_queued) {
+                gate.place.set(Place::Free);
+            }
+            work.as_mut().poll(cx)
+        })
+        .await
+    }
+
+    fn queue(&self, gate: &Rc<Gate>, share: Share) {
+        gate.place.set(Place::Queued);
+        if let Some(queue) = self.queues.borrow_mut().get_mut(share as usize) {
+            queue.push_back(gate.clone());
         }
-        self.poll_pass(cx, Share::First, &mut entry.ticket)
+        if let Some(keeper) = self.keeper.borrow_mut().take() {
+            keeper.wake();
+        }
     }
 
     /// Whether one more may come in at once, at `now`; counts it.
@@ -180,35 +220,34 @@ impl Turnstile {
         queues.iter().map(VecDeque::len).sum::<usize>() >= CROWD
     }
 
-    fn next(&self) -> Option<Rc<Ticket>> {
+    fn next(&self) -> Option<Rc<Gate>> {
         let mut queues = self.queues.borrow_mut();
         // The hand is never past the end.
         let (done, next) = ORDER.split_at_checked(self.hand.get()).unwrap_or_default();
         for (steps, share) in (1..).zip(next.iter().chain(done)) {
             let queue = queues.get_mut(*share as usize);
-            if let Some(ticket) = queue.and_then(VecDeque::pop_front) {
+            if let Some(gate) = queue.and_then(VecDeque::pop_front) {
                 let hand = self.hand.get().saturating_add(steps);
                 self.hand.set(hand.checked_rem(ORDER.len()).unwrap_or(0));
-                return Some(ticket);
+                return Some(gate);
             }
         }
         None
     }
 
-    /// Calls one connection after the other, and waits for a `round` after each, for ever. A ticket
-    /// whose connection is gone costs a round.
+    /// Calls one connection after the other, and waits for a `round` after each, for ever. One that is
+    /// gone costs a round.
     pub async fn keep(&self, round: impl AsyncFn()) {
         loop {
-            let ticket = poll_fn(|cx| match self.next() {
-                Some(ticket) => Poll::Ready(ticket),
+            let gate = poll_fn(|cx| match self.next() {
+                Some(gate) => Poll::Ready(gate),
                 None => {
                     *self.keeper.borrow_mut() = Some(cx.waker().clone());
                     Poll::Pending
                 }
             })
             .await;
-            ticket.is_called.set(true);
-            ticket.waker.borrow().wake_by_ref();
+            gate.call();
             round().await;
         }
     }
@@ -287,35 +326,52 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_with_many_waits_for_its_turn_unless_it_is_preferred() {
+    fn who_is_woken_with_many_waits_for_its_turn_unless_it_is_preferred() {
         let turnstile = Turnstile::default();
         // The window never ends.
         let begun = Instant::now() + Duration::from_secs(3600);
         turnstile.window.set((begun, ARRIVALS_AT_ONCE_MAX));
         let mut cx = Context::from_waker(Waker::noop());
         let mut keeper = pin!(turnstile.keep(async || future::yield_now().await));
-        let mut first = Entry::default();
-        let mut enter = |entry: &mut Entry, is_preferred| {
-            let entered = turnstile.poll_enter(&mut cx, entry, is_preferred);
-            entered.is_ready()
+        let (gate, preferred, over) = (Rc::default(), Rc::new(Gate::default()), Rc::default());
+        (0..REQUESTS_PER_TURN).for_each(|_| preferred.waited());
+        let polls = Cell::new(0);
+        let never = || {
+            poll_fn(|_| {
+                polls.set(polls.get() + 1);
+                Poll::<()>::Pending
+            })
         };
-        assert!(
-            enter(&mut first, false),
-            "what is there is waited for by nobody"
-        );
-        assert!(!first.has_waited());
-        first.waits();
-        assert!(first.has_waited());
-        let mut preferred = Entry::default();
-        preferred.waits();
-        assert!(enter(&mut preferred, true));
-        assert!(!enter(&mut first, false));
-        assert!(!enter(&mut first, false));
-        let mut keeper_cx = Context::from_waker(Waker::noop());
-        assert!(keeper.as_mut().poll(&mut keeper_cx).is_pending());
-        assert!(enter(&mut first, false));
-        // Nothing had come after all: the next time is another.
-        first.waits();
-        assert!(!enter(&mut first, false));
+        let mut crowd = pin!(turnstile.run(&gate, || false, never()));
+        assert!(crowd.as_mut().poll(&mut cx).is_pending());
+        assert!(crowd.as_mut().poll(&mut cx).is_pending());
+        assert_eq!(polls.take(), 0);
+        for (gate, is_over) in [(&preferred, false), (&over, true)] {
+            let mut at_once = pin!(turnstile.run(gate, || is_over, never()));
+            assert!(at_once.as_mut().poll(&mut cx).is_pending());
+            assert_eq!(polls.take(), 1);
+        }
+        assert!(keeper.as_mut().poll(&mut cx).is_pending());
+        assert!(crowd.as_mut().poll(&mut cx).is_pending());
+        assert_eq!(polls.take(), 1);
+        // The next time is another.
+        assert!(crowd.as_mut().poll(&mut cx).is_pending());
+        assert_eq!(polls.take(), 0);
+    }
+
+    #[test]
+    fn work_that_waits_for_its_own_turn_is_held_up_no_second_time() {
+        let turnstile = Turnstile::default();
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut keeper = pin!(turnstile.keep(async || future::yield_now().await));
+        let gate = Rc::default();
+        let work = turnstile.pass_at(&gate, Share::ManyRequests);
+        let mut run = pin!(turnstile.run(&gate, || false, work));
+        assert!(run.as_mut().poll(&mut cx).is_pending());
+        let begun = Instant::now() + Duration::from_secs(3600);
+        turnstile.window.set((begun, ARRIVALS_AT_ONCE_MAX));
+        assert!(run.as_mut().poll(&mut cx).is_pending());
+        assert!(keeper.as_mut().poll(&mut cx).is_pending());
+        assert!(run.as_mut().poll(&mut cx).is_ready());
     }
 }
