@@ -18,7 +18,7 @@ use std::{
 };
 
 use futures_lite::{FutureExt as _, future};
-use glommio::{net::TcpListener, timer::Timer};
+use glommio::{Shares, net::TcpListener, timer::Timer};
 
 use crate::{
     base::memory,
@@ -56,6 +56,8 @@ use crate::{
 const MESSAGES_PER_TURN: usize = 256;
 /// Blobs' files removed by one sweep of a core.
 const BURIALS_PER_SWEEP: usize = 64;
+/// Of 1,000, to 1 for everything else; it needs little.
+const JOURNAL_SHARES: usize = 1000;
 /// Free memory is given back to the system with one sweep in so many: every ten seconds.
 const SWEEPS_PER_GIVING_BACK: u64 = 40;
 /// Pause after a failed accept: what it lacked does not come back by asking again at once.
@@ -172,7 +174,7 @@ async fn work(
     });
     let stopped = Rc::new(Cell::new(false));
     let mut keeping = None;
-    spawn_journal(&core, journal.clone());
+    spawn_journal(&core, journal.clone())?;
     spawn_mailbox(&core, &stopped);
     let cores = process.config.shards;
     if process.start.reach(Stage::Replayed, cores).await {
@@ -224,10 +226,15 @@ fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
     })
 }
 
-fn spawn_journal(core: &Rc<Core>, journal: Journal<GlommioDisk>) {
+/// The journal has a queue of its own: between two looks at sockets and disks an executor runs what is
+/// ready of one queue in the order in which it became so, and the journal is not to wait for thousands.
+fn spawn_journal(core: &Rc<Core>, journal: Journal<GlommioDisk>) -> Result<(), StartError> {
     let (shard, desk) = (core.shard.clone(), core.desk.clone());
     let failed = core.clone();
-    glommio::spawn_local(async move {
+    let shares = Shares::Static(JOURNAL_SHARES);
+    let queue =
+        glommio::executor().create_task_queue(shares, glommio::Latency::NotImportant, "journal");
+    let run = async move {
         journal
             .run(
                 |batch| {
@@ -248,8 +255,13 @@ fn spawn_journal(core: &Rc<Core>, journal: Journal<GlommioDisk>) {
                 },
             )
             .await;
-    })
-    .detach();
+    };
+    let spawned = glommio::spawn_local_into(run, queue).map_err(|error| StartError::Executor {
+        shard: core.id,
+        reason: error.to_string(),
+    })?;
+    spawned.detach();
+    Ok(())
 }
 
 fn spawn_mailbox(core: &Rc<Core>, stopped: &Rc<Cell<bool>>) {
