@@ -92,7 +92,7 @@ pub const PREFERRED_PER_WAIT: u32 = 4;
 pub const PREFERRED_REQUESTS_MAX: u32 = 256;
 /// Clients that may send something within [`ARRIVALS_WINDOW`] and have it looked at once, whether or
 /// not their connections have requests saved up; of others that do, one after the other is.
-pub const ARRIVALS_AT_ONCE_MAX: u32 = 32;
+pub const ARRIVALS_AT_ONCE_MAX: u32 = 8;
 /// See [`ARRIVALS_AT_ONCE_MAX`].
 pub const ARRIVALS_WINDOW: Duration = Duration::from_millis(1);
 /// From so many connections on that wait for their turns, others read only [`CROWDED_READ_BYTES`] at

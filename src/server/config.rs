@@ -84,7 +84,7 @@ impl Default for Config {
             durability: Durability::Sync,
             cores: None,
             cors_allow_origins: Vec::new(),
-            io_memory_bytes: 16 * MIB,
+            io_memory_bytes: 12 * MIB,
             ring_depth: 4096,
             spin_us: 0,
             log: String::from("info"),

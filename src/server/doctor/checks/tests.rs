@@ -200,15 +200,15 @@ fn locked_memory_tells_need_and_remedy() {
         &usual,
         "memlock",
         Status::Warn,
-        "98.4 MiB",
-        "LimitMEMLOCK=99M",
+        "74.4 MiB",
+        "LimitMEMLOCK=75M",
     );
     assert_says(
         &usual,
         "memlock",
         Status::Warn,
         "8.0 MiB",
-        "ulimit -l 101376",
+        "ulimit -l 76800",
     );
 
     let many = trouble(|config, machine| {
@@ -224,13 +224,13 @@ fn locked_memory_tells_need_and_remedy() {
         "--ring-depth",
     );
 
-    let nearly = trouble(|_, machine| machine.memlock_bytes = Some(90 * mib));
+    let nearly = trouble(|_, machine| machine.memlock_bytes = Some(66 * mib));
     assert_says(
         &nearly,
         "memlock",
         Status::Warn,
         "direct I/O costs more CPU",
-        "--io-memory-bytes 14MiB",
+        "--io-memory-bytes 10MiB",
     );
 
     // Root is not held to the limit, except by glommio's own minimum.
