@@ -1,4 +1,4 @@
-//! What every layer may use: limits, amounts, memory, time, randomness, checksums.
+//! What every layer may use: limits, amounts, time, randomness, checksums.
 //!
 //! Standard library and pure computation only: nothing here does I/O or
 //! knows a stream. Time and randomness are values that are passed in, so
@@ -20,7 +20,6 @@
 pub mod amount;
 pub mod checksum;
 pub mod limits;
-pub mod memory;
 pub mod rng;
 pub mod signal;
 pub mod time;

@@ -21,7 +21,6 @@ use futures_lite::{FutureExt as _, future};
 use glommio::{Shares, net::TcpListener, timer::Timer};
 
 use crate::{
-    base::memory,
     http::encode,
     server::{
         admin,
@@ -58,8 +57,6 @@ const MESSAGES_PER_TURN: usize = 256;
 const BURIALS_PER_SWEEP: usize = 64;
 /// Of 1,000, to 1 for everything else; it needs little.
 const JOURNAL_SHARES: usize = 1000;
-/// Free memory is given back to the system with one sweep in so many: every ten seconds.
-const SWEEPS_PER_GIVING_BACK: u64 = 40;
 /// Pause after a failed accept: what it lacked does not come back by asking again at once.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -333,9 +330,6 @@ fn spawn_timers(
             }
             if let Some(from) = parts_from {
                 parts_from = core.shard.sweep_parts(from);
-            }
-            if sweeps.is_multiple_of(SWEEPS_PER_GIVING_BACK) {
-                memory::give_back();
             }
             for _ in 0..BURIALS_PER_SWEEP {
                 // One at a time: a hold may have begun, and a copy need what was doomed since.
