@@ -69,9 +69,11 @@ pub async fn serve(core: Rc<Core>, socket: Socket) {
         opened: None,
         core: core.clone(),
     };
-    let work = AssertUnwindSafe(client.run()).catch_unwind();
-    let is_over = || core.seats.is_draining();
-    let served = core.turnstile.run(&gate, is_over, work).await;
+    let served = {
+        let work = pin!(AssertUnwindSafe(client.run()).catch_unwind());
+        let is_over = || core.seats.is_draining();
+        core.turnstile.run(&gate, is_over, work).await
+    };
     if let (Ok(Ok(())), Some(opened)) = (&served, client.opened) {
         let mut stream = EventStream::new(&core, *opened, client.socket, client.out);
         glommio::spawn_local(async move {
@@ -359,7 +361,8 @@ impl Client {
             }
             (Ok(Operation::Read(operation)), Ok(_)) if operation.query.live == Live::No => {
                 self.settle().await;
-                self.catch_up(&operation, &envelope).await?;
+                let outcome = self.catch_up(&operation, &envelope).await;
+                self.answer_to_read(outcome, &envelope).await?;
             }
             (Ok(Operation::Read(operation)), Ok(_)) => {
                 self.settle().await;

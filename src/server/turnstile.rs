@@ -17,7 +17,7 @@ use std::{
     cell::{Cell, RefCell},
     collections::VecDeque,
     future::poll_fn,
-    pin::pin,
+    pin::Pin,
     rc::Rc,
     task::{Poll, Waker},
     time::Instant,
@@ -151,17 +151,17 @@ impl Turnstile {
     }
 
     /// Runs all of a connection's `work`. Of those that are woken with very many, each queues before
-    /// it goes on, unless it is preferred; none does any more once `is_over`.
-    pub async fn run<F: Future>(
+    /// it goes on, unless it is preferred; none does any more once `is_over`. It is in place: moved in,
+    /// it would be in memory twice.
+    pub fn run<F: Future>(
         &self,
         gate: &Rc<Gate>,
         is_over: impl Fn() -> bool,
-        work: F,
-    ) -> F::Output {
-        let mut work = pin!(work);
+        mut work: Pin<&mut F>,
+    ) -> impl Future<Output = F::Output> {
         // Here, not in its work.
         let mut is_queued = false;
-        poll_fn(|cx| {
+        poll_fn(move |cx| {
             let must_wait = match gate.place.get() {
                 Place::Queued => is_queued,
                 Place::Free => !gate.is_preferred() && !self.has_room(Instant::now()),
@@ -179,7 +179,6 @@ impl Turnstile {
             }
             work.as_mut().poll(cx)
         })
-        .await
     }
 
     fn queue(&self, gate: &Rc<Gate>, share: Share) {
@@ -342,12 +341,14 @@ mod tests {
                 Poll::<()>::Pending
             })
         };
-        let mut crowd = pin!(turnstile.run(&gate, || false, never()));
+        let work = pin!(never());
+        let mut crowd = pin!(turnstile.run(&gate, || false, work));
         assert!(crowd.as_mut().poll(&mut cx).is_pending());
         assert!(crowd.as_mut().poll(&mut cx).is_pending());
         assert_eq!(polls.take(), 0);
         for (gate, is_over) in [(&preferred, false), (&over, true)] {
-            let mut at_once = pin!(turnstile.run(gate, || is_over, never()));
+            let work = pin!(never());
+            let mut at_once = pin!(turnstile.run(gate, move || is_over, work));
             assert!(at_once.as_mut().poll(&mut cx).is_pending());
             assert_eq!(polls.take(), 1);
         }
@@ -365,7 +366,7 @@ mod tests {
         let mut cx = Context::from_waker(Waker::noop());
         let mut keeper = pin!(turnstile.keep(async || future::yield_now().await));
         let gate = Rc::default();
-        let work = turnstile.pass_at(&gate, Share::ManyRequests);
+        let work = pin!(turnstile.pass_at(&gate, Share::ManyRequests));
         let mut run = pin!(turnstile.run(&gate, || false, work));
         assert!(run.as_mut().poll(&mut cx).is_pending());
         let begun = Instant::now() + Duration::from_secs(3600);

@@ -12,8 +12,9 @@
 //! make room, and no more room is idle than was used since the last flush. An append as large as a
 //! piece becomes one without a copy. A small open piece stays open when it is
 //! written to a block: what a stream has to have beside a few bytes in memory
-//! is small, too. Bytes that were written to blocks may stay in memory for as long as there is room; those that were not
-//! never leave it. There is one index entry for a block, not for an append.
+//! is small, too. Bytes that were written to blocks may stay in memory for as
+//! long as there is room; those that were not never leave it. There is one index
+//! entry for a block, not for an append.
 //!
 //! Offsets are the stream's own. What a fork inherits is not in here: its
 //! history begins where it left its source.

@@ -51,30 +51,28 @@ impl Client {
         self.end_answer().await
     }
 
-    /// A catch-up read. What is small and in memory is answered in place: it is asked for often, and
-    /// seldom waits.
+    /// A catch-up read, of which the head, and perhaps the body, are in `out` then. What is small and in
+    /// memory needs no future of its own: it is asked for often, and seldom waits.
     pub(super) async fn catch_up(
         &mut self,
         operation: &ReadOperation,
         envelope: &Envelope,
-    ) -> Result<(), SocketError> {
+    ) -> Result<Body, Refusal> {
         let core = &self.core;
         let owner = core.placement.owner(&operation.target.key);
         let call = || core.call_shard(owner, Request::Read(live::request_of(operation), None));
         let asked = core.latency.within(&mut self.watch, call);
-        let reply = match core.latency.scope(&mut self.watch, asked).await {
-            Ok(Reply::Read(reply)) => {
+        let reply = match core.latency.scope(&mut self.watch, asked).await? {
+            Reply::Read(reply) => {
                 match live::answer_at_hand(core, operation, reply, envelope, &mut self.out) {
-                    Ok(body) => return self.answer_to_read(Ok(body), envelope).await,
+                    Ok(body) => return Ok(body),
                     Err(reply) => Reply::Read(reply),
                 }
             }
-            Ok(reply) => reply,
-            Err(refusal) => return self.answer_to_read(Err(refusal), envelope).await,
+            reply => reply,
         };
         let rest = live::catch_up(core, operation, reply, envelope, &mut self.out);
-        let outcome = core.latency.scope(&mut self.watch, Box::pin(rest)).await;
-        self.answer_to_read(outcome, envelope).await
+        core.latency.scope(&mut self.watch, Box::pin(rest)).await
     }
 
     /// Writes the answer to a read, and counts it.
