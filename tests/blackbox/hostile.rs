@@ -338,7 +338,7 @@ fn readers_that_stop_are_dropped() {
         count >= READERS as u64 / 2
     });
     await_metric(&server, "connections", |count| count <= 4);
-    assert_eq!(metric(&server, "unsent_bytes"), 0);
+    await_metric(&server, "unsent_bytes", |bytes| bytes == 0);
     assert_eq!(metric(&server, "event_stream_drops_total"), 0);
     let grown = rss_bytes(&server).saturating_sub(before);
     assert!(grown < UNSENT_BYTES, "grew by {grown} bytes");
