@@ -90,8 +90,8 @@ pub const REQUESTS_PER_TURN: u32 = 16;
 pub const PREFERRED_PER_WAIT: u32 = 4;
 /// Most of them that a connection may have saved up.
 pub const PREFERRED_REQUESTS_MAX: u32 = 256;
-/// Clients that may send something within [`ARRIVALS_WINDOW`] and have it looked at once, whether or
-/// not their connections have requests saved up; of others that do, one after the other is.
+/// Connections that may be woken within [`ARRIVALS_WINDOW`], for whatever reason, and go on at once,
+/// though they have few requests saved up; of others, one after the other does.
 pub const ARRIVALS_AT_ONCE_MAX: u32 = 8;
 /// See [`ARRIVALS_AT_ONCE_MAX`].
 pub const ARRIVALS_WINDOW: Duration = Duration::from_millis(1);

@@ -352,14 +352,12 @@ fn a_disk_that_gets_full_in_the_middle_of_a_write() {
     }
 }
 
-/// Storage case 9: a sync fails with EIO, as everything does on this disk from then on: no
-/// acknowledgement, no more writes, reads go on, nothing is tried again, and what was acknowledged
-/// is there after a start on the mended disk.
-#[test]
-fn storage_9_a_failed_sync_stops_writes_and_not_reads() {
-    let Some(disk) = SmallDisk::image("ext4", 96 << 20) else {
+/// A small disk with this file system on it, and a server's options for it; `None`, and a line that
+/// says so, where it cannot be had.
+fn on_an_image(kind: &str) -> Option<(SmallDisk, Options)> {
+    let Some(disk) = SmallDisk::image(kind, 96 << 20) else {
         println!("skipped: only root can mount a file system in an image");
-        return;
+        return None;
     };
     let data = disk.0.join("data");
     fs::create_dir(&data).expect("there is room");
@@ -368,6 +366,17 @@ fn storage_9_a_failed_sync_stops_writes_and_not_reads() {
         .flag("request-bytes-max", 256 << 10)
         .flag("journal-file-bytes", 2 << 20)
         .flag("disk-reserve-bytes", 0);
+    Some((disk, options))
+}
+
+/// Storage case 9: a sync fails with EIO, as everything does on this disk from then on: no
+/// acknowledgement, no more writes, reads go on, nothing is tried again, and what was acknowledged
+/// is there after a start on the mended disk.
+#[test]
+fn storage_9_a_failed_sync_stops_writes_and_not_reads() {
+    let Some((disk, options)) = on_an_image("ext4") else {
+        return;
+    };
     let server = options.start();
     let stream = Stream::with_body(&server, Surface::Bucket, OCTETS, "acknowledged.");
     let key = stream.key().to_owned();
@@ -416,19 +425,12 @@ fn storage_9_a_failed_sync_stops_writes_and_not_reads() {
 #[test]
 fn storage_12_a_file_system_that_reserves_no_space_works_with_a_warning() {
     // Its blocks are listed one by one, so it has no way to reserve many.
-    let Some(disk) = SmallDisk::image("ext2", 96 << 20) else {
-        println!("skipped: only root can mount a file system in an image");
+    let Some((_disk, options)) = on_an_image("ext2") else {
         return;
     };
-    let data = disk.0.join("data");
-    fs::create_dir(&data).expect("there is room");
-    let options = Options::new(1)
-        .in_directory(&data)
-        .flag("request-bytes-max", 256 << 10)
-        .flag("journal-file-bytes", 2 << 20)
+    let options = options
         .flag("segment-bytes", 2 << 20)
-        .flag("checkpoint-bytes", 1 << 20)
-        .flag("disk-reserve-bytes", 0);
+        .flag("checkpoint-bytes", 1 << 20);
     let server = options.start();
     let log = server.log();
     assert!(log.contains("does not reserve space"), "no warning:\n{log}");
