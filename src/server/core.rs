@@ -97,6 +97,11 @@ pub struct Core {
 }
 
 impl Core {
+    /// Waits until everybody else has had a turn.
+    pub async fn next_round(&self) {
+        self.rounds.next(|| self.shard.is_committing()).await;
+    }
+
     /// Asks the owner of `key`. Nothing is staged unless this returns `Ok`.
     pub fn call(&self, key: &StreamKey, request: Request) -> Pending {
         self.call_shard(self.placement.owner(key), request)

@@ -193,7 +193,7 @@ async fn work(
         glommio::spawn_local(async move {
             keeper
                 .turnstile
-                .keep(async || keeper.rounds.next().await)
+                .keep(async || keeper.next_round().await)
                 .await
         })
         .detach();
@@ -313,7 +313,7 @@ fn spawn_timers(
             let mut from = Some(0);
             while let Some(at) = from {
                 from = core.seats.wake_one(at);
-                core.rounds.next().await;
+                core.next_round().await;
             }
             if core.unsent.is_half_used() {
                 core.hub.forget_events();
@@ -461,7 +461,7 @@ async fn accept(process: &Arc<Process>, core: &Rc<Core>, listener: &TcpListener)
             }
         }
         // It has its first share before the next is accepted.
-        core.rounds.next().await;
+        core.next_round().await;
     }
 }
 

@@ -241,6 +241,11 @@ impl Shard {
         batch <= self.journal.durable()
     }
 
+    /// Whether something is staged that is not durable yet.
+    pub fn is_committing(&self) -> bool {
+        self.journal.staged() > self.journal.durable()
+    }
+
     /// When a recent batch was issued and became durable.
     #[must_use]
     pub fn batch_times(&self, batch: BatchNumber) -> BatchTimes {
