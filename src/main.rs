@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-// Memory of a core is reused by that core, in huge pages where the system gives them.
+// Memory of a core is reused by that core.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
