@@ -24,8 +24,8 @@ use std::{
 };
 
 use crate::base::limits::{
-    ARRIVALS_AT_ONCE_MAX, ARRIVALS_WINDOW, CROWD, CROWDED_READ_BYTES, PREFERRED_PER_WAIT,
-    PREFERRED_REQUESTS_MAX, REQUESTS_PER_TURN,
+    ARRIVALS_AT_ONCE_MAX, ARRIVALS_WINDOW, CROWD, CROWDED_PIECE_BYTES, CROWDED_READ_BYTES,
+    PIECE_BYTES, PREFERRED_PER_WAIT, PREFERRED_REQUESTS_MAX, REQUESTS_PER_TURN,
 };
 
 /// What somebody waits to do.
@@ -209,6 +209,16 @@ impl Turnstile {
             CROWDED_READ_BYTES
         } else {
             usize::MAX
+        }
+    }
+
+    /// How much of a large answer a connection may write in its turn, in bytes: less while many wait.
+    #[must_use]
+    pub fn piece_bytes_max(&self) -> usize {
+        if self.is_crowded() {
+            CROWDED_PIECE_BYTES
+        } else {
+            PIECE_BYTES
         }
     }
 

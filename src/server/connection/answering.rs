@@ -138,12 +138,14 @@ impl Client {
                     } else {
                         self.flush().await?;
                         let timeout = self.core.limits.write_timeout;
-                        let mut rest = piece.len();
-                        for part in piece.chunks(PIECE_BYTES) {
-                            narrow_at_end(&mut wide, &body, rest);
+                        let mut rest = &piece[..];
+                        while !rest.is_empty() {
+                            narrow_at_end(&mut wide, &body, rest.len());
                             self.take_turn(Share::Piece).await?;
+                            let count_max = self.core.turnstile.piece_bytes_max();
+                            let (part, after) = rest.split_at(rest.len().min(count_max));
                             self.socket.write_all(part, timeout).await?;
-                            rest = rest.saturating_sub(part.len());
+                            rest = after;
                         }
                     }
                 }
