@@ -19,6 +19,7 @@
 
 pub mod amount;
 pub mod checksum;
+pub mod hex;
 pub mod limits;
 pub mod rng;
 pub mod signal;

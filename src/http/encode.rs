@@ -10,6 +10,8 @@
 
 use std::time::{Duration, SystemTime};
 
+use crate::base::hex;
+
 /// The interim answer to `Expect: 100-continue`.
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// The chunk that ends a chunked body, with no trailers.
@@ -219,20 +221,8 @@ fn decimal(mut value: u64) -> ([u8; 20], usize) {
 /// data. An empty chunk would end the body: `length` must not be 0.
 pub fn chunk_start(out: &mut Vec<u8>, length: u64) {
     debug_assert!(length > 0);
-    let mut begun = false;
-    for digit in length.to_be_bytes().into_iter().flat_map(hex_digits) {
-        begun |= digit != b'0';
-        if begun {
-            out.push(digit);
-        }
-    }
+    hex::push(out, length);
     out.extend_from_slice(b"\r\n");
-}
-
-/// The two lower-case hexadecimal digits of `byte`.
-pub(crate) fn hex_digits(byte: u8) -> [u8; 2] {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    [byte >> 4, byte & 0xf].map(|nibble| DIGITS.get(usize::from(nibble)).copied().unwrap_or(b'0'))
 }
 
 /// Appends what follows the data of a chunk.

@@ -14,7 +14,8 @@
 
 #![forbid(unsafe_code)]
 
-use crate::http::encode::{hex_digits, push_value};
+use crate::base::hex;
+use crate::http::encode::push_value;
 
 const PREFIX: &[u8; 18] = b"thalweg-bootstrap-";
 const BOUNDARY_BYTES: usize = PREFIX.len() + 32;
@@ -35,7 +36,7 @@ impl Boundary {
     /// The boundary made of `random`, which must be unpredictable and used once.
     pub fn new(random: [u8; 16]) -> Self {
         let mut bytes = [b'0'; BOUNDARY_BYTES];
-        let random = random.into_iter().flat_map(hex_digits);
+        let random = random.into_iter().flat_map(hex::digits);
         let content = PREFIX.iter().copied().chain(random);
         bytes
             .iter_mut()

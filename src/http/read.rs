@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use crate::{
-    base::limits::PIECE_BYTES,
+    base::{limits::PIECE_BYTES, time::Clock},
     http::{
         answer::{Body, Envelope, Shared, Source},
         encode::ResponseHead,
@@ -29,7 +29,7 @@ const SANDBOX: &[u8] = b"sandbox";
 pub const SMALL_BYTES_MAX: u64 = PIECE_BYTES as u64 / 4;
 
 /// How a read was asked for, as far as its answer depends on it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct ReadContext<'a> {
     /// Which view.
     pub surface: Surface,
@@ -39,8 +39,8 @@ pub struct ReadContext<'a> {
     pub is_now: bool,
     /// The cursor of a long-poll's answer.
     pub cursor: Option<u64>,
-    /// Wall time, in Unix milliseconds.
-    pub now_ms: u64,
+    /// The time.
+    pub clock: &'a dyn Clock,
 }
 
 /// Writes the head of a catch-up or long-poll answer with data (or, for a catch-up at the tail,
@@ -71,14 +71,14 @@ pub fn answer(
         head.header_u64("Stream-Cursor", cursor);
     }
     if !context.is_now {
-        head.header("ETag", etag.as_bytes());
+        head.header("ETag", &etag);
     }
     let cache_control = match context.surface {
         Surface::Base if !context.is_now => {
             // Which headers a page may read is said to requests with an Origin only.
             head.header("Vary", b"Stream-Incarnation, Origin");
             let (lifetime, renewed_ms) = reply.lifetime;
-            caching::cache_control(lifetime, renewed_ms, context.now_ms)
+            caching::cache_control(lifetime, renewed_ms, context.clock)
         }
         _ => caching::NO_STORE.into(),
     };

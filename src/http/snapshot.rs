@@ -115,7 +115,7 @@ pub fn read(
     let meta = &reply.snapshot.meta;
     let is_match = context
         .if_none_match
-        .is_some_and(|value| caching::if_none_match(value, &meta.etag()));
+        .is_some_and(|value| caching::if_none_match(value, meta.etag().as_bytes()));
     let range = match context.range.and_then(byte_range::parse) {
         // The last bytes of an empty body are the whole of it (RFC 9110 14.1.1).
         Some(ByteRange::Last(1..)) if meta.len == 0 => None,

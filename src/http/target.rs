@@ -13,7 +13,7 @@
 
 use std::borrow::Cow;
 
-use crate::http::encode::hex_digits;
+use crate::base::hex;
 use crate::http::parse::is_host;
 
 /// Why a target is no target. Each is a 400 for the request; the connection may live on, since
@@ -212,7 +212,7 @@ pub fn push_segment(out: &mut Vec<u8>, segment: &str) {
             out.push(byte);
         } else {
             out.push(b'%');
-            out.extend_from_slice(&hex_digits(byte).map(|digit| digit.to_ascii_uppercase()));
+            out.extend_from_slice(&hex::digits(byte).map(|digit| digit.to_ascii_uppercase()));
         }
     }
 }

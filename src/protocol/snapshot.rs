@@ -4,7 +4,10 @@
 use std::collections::HashMap;
 
 use crate::{
-    base::limits::{COMMIT_PARTS_MAX, STAGED_BYTES_MAX, STAGED_PART_AGE_MAX, STAGED_PARTS_MAX},
+    base::{
+        self,
+        limits::{COMMIT_PARTS_MAX, STAGED_BYTES_MAX, STAGED_PART_AGE_MAX, STAGED_PARTS_MAX},
+    },
     protocol::{
         content_type::ContentType,
         error::{NumberBuffer, Refusal},
@@ -66,14 +69,10 @@ impl SnapshotMeta {
 
 /// Lower-case hex.
 #[must_use]
-#[expect(clippy::indexing_slicing, reason = "sixteen digits, four bits")]
 pub fn hex(digest: &Digest) -> [u8; 64] {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = [0; 64];
     for (pair, byte) in text.chunks_exact_mut(2).zip(digest) {
-        for (place, nibble) in pair.iter_mut().zip([byte >> 4, byte & 15]) {
-            *place = DIGITS[usize::from(nibble)];
-        }
+        pair.copy_from_slice(&base::hex::digits(*byte));
     }
     text
 }

@@ -190,7 +190,7 @@ fn head_of(
         if_none_match: operation.if_none_match.as_deref(),
         is_now,
         cursor: is_long_poll.then(|| core.cursor(client_cursor(operation))),
-        now_ms: core.clock.now_ms(),
+        clock: &*core.clock,
     };
     let shared = core.shared.borrow();
     read::answer(envelope, &shared, reply, sources, &context, out)
