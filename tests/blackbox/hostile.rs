@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use ursula_headers::ErrorCode;
 
 use crate::common::http::Connection;
-use crate::common::observe::{await_metric, cpu_time, metric, open_files, rss_bytes};
+use crate::common::observe::{await_metric, cpu_time, metric, open_files, rss_bytes, status};
 use crate::common::server::{Options, Server};
 use crate::common::stream::{OCTETS, Stream, Surface, offset};
 use crate::common::{PATIENCE, eventually};
@@ -553,6 +553,13 @@ fn nothing_spins_without_descriptors() {
         let append = bystander.stream.post().header("Content-Type", OCTETS);
         (append.body("x").try_send()?.status == 204).then_some(())
     });
+}
+
+/// The first touch of a huge page holds a core up for as long as it takes to clear 2 MiB.
+#[test]
+fn memory_comes_in_small_pages() {
+    let server = Options::new(1).start();
+    assert_eq!(status(&server, "THP_enabled"), "0");
 }
 
 /// Clients that ask for much and read nothing: the kernel takes little of the answers for them, too;

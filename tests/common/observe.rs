@@ -36,13 +36,20 @@ pub fn await_metric(server: &Server, name: &str, wanted: impl Fn(u64) -> bool) {
 /// Resident memory of the server's process, in bytes.
 #[track_caller]
 pub fn rss_bytes(server: &Server) -> u64 {
+    let kib = status(server, "VmRSS");
+    let kib = kib.strip_suffix(" kB").and_then(|kib| kib.parse().ok());
+    kib.map(|kib: u64| kib << 10)
+        .expect("the kernel says how much memory is resident")
+}
+
+/// What the kernel says of the server's process under `name`.
+#[track_caller]
+pub fn status(server: &Server, name: &str) -> String {
     let status = fs::read_to_string(format!("/proc/{}/status", server.pid()))
         .expect("the server's process runs");
-    let kib = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"))
-        .and_then(|kib| kib.trim().parse::<u64>().ok());
-    kib.expect("the kernel says how much memory is resident") << 10
+    let mut lines = status.lines().filter_map(|line| line.split_once(':'));
+    let value = lines.find_map(|(known, value)| (known == name).then_some(value));
+    value.expect("the kernel says so").trim().to_owned()
 }
 
 /// CPU time that the server's process has used, in user and kernel mode.
