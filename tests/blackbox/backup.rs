@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use ursula_headers::ErrorCode;
 
@@ -426,6 +427,15 @@ fn what_a_backup_needs_stays_until_it_ends() {
         (metric(&server, "checkpoints_total") > 2).then_some(())
     });
     await_metric(&server, "segment_live_bytes", |bytes| bytes > 1 << 20);
+    // What a checkpoint has made superfluous goes one by one, and may go on while the hold begins.
+    let mut before = Vec::new();
+    eventually("files come and go no more", || {
+        let now = files(options.data_dir());
+        let is_same = now == before;
+        before = now;
+        thread::sleep(Duration::from_millis(100));
+        is_same.then_some(())
+    });
     let backup = Stalled::backup(&server, &shelf, "backup");
     let mut held = files(options.data_dir());
     held.retain(|path| *path != backup.pipe);
