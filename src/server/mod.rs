@@ -53,6 +53,7 @@ pub mod socket;
 pub mod spare;
 pub mod start;
 pub mod stored;
+pub mod sweep;
 pub mod turnstile;
 pub mod unsent;
 mod verify;

@@ -8,10 +8,7 @@ use std::{
     path::PathBuf,
     pin::pin,
     rc::Rc,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
     task::Poll,
     thread,
     time::{Duration, Instant},
@@ -21,7 +18,6 @@ use futures_lite::{FutureExt as _, future};
 use glommio::{Shares, net::TcpListener, timer::Timer};
 
 use crate::{
-    http::encode,
     server::{
         admin,
         config::Config,
@@ -32,13 +28,12 @@ use crate::{
         fan_out,
         metrics::ShardMetrics,
         read_turns::JournalUse,
-        seat::SWEEP_INTERVAL,
         socket::Socket,
         start::{Ready, Stage, Start, check_claims, recover_core},
+        sweep,
     },
     shard::{
         hold::Hold,
-        keeper::KeeperStats,
         mailbox::Post,
         request::{Reply, Request},
     },
@@ -46,15 +41,13 @@ use crate::{
         blob::Graveyard,
         data_dir::Layout,
         disk::GlommioDisk,
-        journal::{Health, Journal, Options, RecoveryReport, Stage as _},
+        journal::{Journal, Options, RecoveryReport},
         segment::SegmentGraveyard,
     },
 };
 
 /// Messages handled before other tasks get their turn.
 const MESSAGES_PER_TURN: usize = 256;
-/// Blobs' files removed by one sweep of a core.
-const BURIALS_PER_SWEEP: usize = 64;
 /// Of 1,000, to 1 for everything else; it needs little.
 const JOURNAL_SHARES: usize = 1000;
 /// Pause after a failed accept: what it lacked does not come back by asking again at once.
@@ -186,7 +179,7 @@ async fn work(
             );
         }
         let admin_listener = (id == 0).then(|| bind(process.admin_listen)).transpose()?;
-        spawn_timers(process, &core, &stopped, journal.clone(), keeper.stats());
+        sweep::spawn(process, &core, &stopped, journal.clone(), keeper.stats());
         keeping = Some(glommio::spawn_local(keeper.run()));
         glommio::spawn_local(resume_purges(core.clone())).detach();
         let keeper = core.clone();
@@ -295,128 +288,6 @@ async fn resume_purges(core: Rc<Core>) {
     }
 }
 
-fn spawn_timers(
-    process: &Arc<Process>,
-    core: &Rc<Core>,
-    stopped: &Rc<Cell<bool>>,
-    journal: Journal<GlommioDisk>,
-    keeper: Rc<Cell<KeeperStats>>,
-) {
-    let (process, core, stopped) = (process.clone(), core.clone(), stopped.clone());
-    glommio::spawn_local(async move {
-        let mut parts_from = None;
-        let mut sweeps = 0u64;
-        let mut held = HeldFor::default();
-        while !stopped.get() {
-            Timer::new(SWEEP_INTERVAL).await;
-            core.seats.begin_sweep();
-            let mut from = Some(0);
-            while let Some(at) = from {
-                from = core.seats.wake_one(at);
-                core.next_round().await;
-            }
-            if core.unsent.is_half_used() {
-                core.hub.forget_events();
-            }
-            let now_ms = core.clock.now_ms();
-            let date = encode::format_date(now_ms / 1000);
-            core.shared.borrow_mut().set_date(date);
-            while core.shard.sweep_expired() {
-                future::yield_now().await;
-            }
-            sweeps = sweeps.saturating_add(1);
-            if sweeps.is_multiple_of(240) {
-                parts_from = parts_from.or(Some(0));
-            }
-            if let Some(from) = parts_from {
-                parts_from = core.shard.sweep_parts(from);
-            }
-            for _ in 0..BURIALS_PER_SWEEP {
-                // One at a time: a hold may have begun, and a copy need what was doomed since.
-                if process.hold.is_held() {
-                    break;
-                }
-                core.blobs.bury(1).await;
-            }
-            core.releases.flush();
-            publish_metrics(&core, &journal, keeper.get());
-            let held = held.look(process.hold.holds(), Instant::now());
-            core.metrics.backup_held.set(u64::from(held.is_some()));
-            let seconds = held.unwrap_or_default().as_secs();
-            core.metrics.backup_held_seconds.set(seconds);
-            core.latency.serve(&core.metrics.latency);
-            if process.stop.load(Ordering::Acquire) {
-                core.seats.drain();
-                core.hub.wake_all();
-            }
-        }
-    })
-    .detach();
-}
-
-/// How long the present hold has been seen.
-#[derive(Debug, Default)]
-struct HeldFor(Option<(u64, Instant)>);
-
-impl HeldFor {
-    /// For how long hold `number` has been in force at `now`; `None` if there is none.
-    fn look(&mut self, number: Option<u64>, now: Instant) -> Option<Duration> {
-        match (self.0, number) {
-            (Some((known, since)), Some(number)) if known == number => {
-                return Some(now.saturating_duration_since(since));
-            }
-            _ => self.0 = number.map(|number| (number, now)),
-        }
-        self.0.map(|_| Duration::ZERO)
-    }
-}
-
-fn publish_metrics(core: &Rc<Core>, journal: &Journal<GlommioDisk>, keeper: KeeperStats) {
-    let metrics = &core.metrics;
-    let held = core.shard.held();
-    metrics.unflushed_bytes.set(held.unflushed_bytes);
-    metrics.segment_live_bytes.set(held.segment_live_bytes);
-    metrics.segment_taken_bytes.set(held.segment_taken_bytes);
-    metrics.segments.set(held.segments);
-    metrics.checkpoints_total.set(keeper.checkpoints);
-    metrics
-        .checkpoint_written_bytes_total
-        .set(keeper.checkpoint_bytes);
-    metrics.checkpoint_bytes.set(keeper.current_bytes);
-    metrics.journal_bytes.set(keeper.journal_bytes);
-    metrics.compacted_bytes_total.set(keeper.compacted_bytes);
-    metrics.punched_bytes_total.set(keeper.punched_bytes);
-    metrics
-        .segment_written_bytes_total
-        .set(keeper.segment_written_bytes);
-    metrics.keeper_failures_total.set(keeper.failures);
-    let (memory, limit) = core.shard.memory();
-    let stats = journal.stats();
-    metrics.connections.set(core.seats.len() as u64);
-    metrics.live_readers.set(core.hub.readers() as u64);
-    metrics.streams.set(core.shard.streams() as u64);
-    metrics.memory_bytes.set(memory);
-    metrics.memory_limit_bytes.set(limit);
-    metrics.body_bytes.set(core.requests.held());
-    metrics.unsent_bytes.set(core.unsent.held());
-    metrics.journal_records_total.set(stats.records);
-    metrics.journal_record_bytes_total.set(stats.record_bytes);
-    metrics.journal_batches_total.set(stats.batches);
-    metrics.journal_batch_bytes_total.set(stats.batch_bytes);
-    metrics.journal_syncs_total.set(stats.syncs);
-    metrics.disk_free_bytes.set(journal.free_bytes());
-    let is_pressed = journal.health() == Health::DiskPressure;
-    metrics.disk_pressure.set(u64::from(is_pressed));
-    let is_gone = journal.health() == Health::DirectoryGone;
-    metrics.directory_gone.set(u64::from(is_gone));
-    metrics.body_limit_bytes.set(core.requests.bytes_max());
-    metrics.unsent_limit_bytes.set(core.unsent.bytes_max());
-    metrics
-        .received_bytes_total
-        .set(core.seats.received_bytes());
-    metrics.sent_bytes_total.set(core.seats.sent_bytes());
-}
-
 /// Accepts connections until the process is to stop.
 async fn accept(process: &Arc<Process>, core: &Rc<Core>, listener: &TcpListener) {
     let share = process
@@ -492,25 +363,5 @@ async fn drain(core: &Rc<Core>, timeout: Duration) {
             "closing what did not end within {:?}",
             started.elapsed()
         );
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_age_is_that_of_the_present_hold() {
-        let start = Instant::now();
-        let second = Duration::from_secs(1);
-        let mut held = HeldFor::default();
-        assert_eq!(held.look(None, start), None);
-        assert_eq!(held.look(Some(1), start), Some(Duration::ZERO));
-        assert_eq!(held.look(Some(1), start + second), Some(second));
-        // One ended and another began between two looks.
-        assert_eq!(held.look(Some(2), start + second), Some(Duration::ZERO));
-        assert_eq!(held.look(Some(2), start + 3 * second), Some(2 * second));
-        assert_eq!(held.look(None, start + 3 * second), None);
-        assert_eq!(held.look(Some(3), start + 4 * second), Some(Duration::ZERO));
     }
 }
