@@ -31,10 +31,12 @@
 //! about `checkpoint_bytes` or the size of the tables; one segment is
 //! compacted at a time.
 
+mod checkpoint;
+mod space;
+
 use std::{
     cell::{Cell, RefCell},
     collections::HashSet,
-    future::poll_fn,
     path::PathBuf,
     rc::Rc,
     sync::Arc,
@@ -47,7 +49,6 @@ use futures_lite::future;
 use crate::{
     base::{limits::DISK_IO_BYTES_MAX, signal::Signal},
     shard::{
-        checkpoint::encode_fence,
         flush::{BlobFlush, Flush},
         history::into_blocks,
         hold::{Cut, Hold},
@@ -57,21 +58,15 @@ use crate::{
     },
     storage::{
         StorageError,
-        checkpoint::{CheckpointWriter, Current, Identity, remove_others},
+        checkpoint::{Current, Identity},
         disk::Disk,
-        journal::{Health, Journal, Position, Stage as _},
-        segment::{
-            BlockReader, NewBlock, SegmentGraveyard, SegmentId, SegmentWriter, bury, punch, reads,
-        },
+        journal::{Health, Journal, Stage as _},
+        segment::{BlockReader, NewBlock, SegmentGraveyard, SegmentId, SegmentWriter, reads},
     },
 };
 
 /// How often it looks for work that nobody rang for.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Checkpoints for want of space alone are at least this far apart: each writes all the tables.
-const PRESS_INTERVAL: Duration = Duration::from_secs(5);
-/// Ranges punched, and files removed, in one turn.
-const RECLAIM_MAX: usize = 64;
 
 /// Wakes the keeper.
 #[derive(Debug, Default)]
@@ -398,189 +393,6 @@ impl<D: Disk> Keeper<D> {
         }
         for (blob, place) in blobs.iter().zip(placed) {
             self.shard.end_blob_flush(blob, place);
-        }
-        Ok(())
-    }
-
-    /// Writes a checkpoint and makes it rule.
-    async fn checkpoint(&mut self) -> Result<(), Trouble> {
-        self.check_space().await?;
-        // If this fails nobody knows which checkpoint rules: until one does, all are kept.
-        self.kept_back = false;
-        let now_ns = self.shard.clock.monotonic_ns();
-        self.press_after_ns = now_ns.saturating_add(PRESS_INTERVAL.as_nanos() as u64);
-        let number = self.next_number;
-        self.next_number = number.saturating_add(1);
-        let begin = self.journal.next_position();
-        let mark = self.journal.stats().batch_bytes;
-        let moved = self.shard.begin_checkpoint();
-        let emptied = std::mem::take(&mut self.emptied);
-        match self.write_checkpoint(number, begin).await {
-            Ok(current) => {
-                let bytes = current.bytes;
-                self.options.current = Some(current);
-                self.publish_current();
-                self.options.journal_bytes = 0;
-                self.journal_mark = mark;
-                self.shard.release_moved(&moved);
-                self.count(|stats| {
-                    stats.checkpoints = stats.checkpoints.saturating_add(1);
-                    stats.checkpoint_bytes = stats.checkpoint_bytes.saturating_add(bytes);
-                });
-            }
-            Err(trouble) => {
-                self.shard.keep_moved(moved);
-                self.emptied.extend(emptied);
-                return Err(trouble);
-            }
-        }
-        self.let_go().await
-    }
-
-    /// Removes what the checkpoint that rules, and a copy that is made, do not need.
-    async fn let_go(&mut self) -> Result<(), Trouble> {
-        let Some(current) = &self.options.current else {
-            return Ok(());
-        };
-        let pinned = self.pinned();
-        self.kept_back = pinned.is_some();
-        let from = current.replay_from;
-        let needed: Vec<u64> = std::iter::once(current.number)
-            .chain(pinned.and_then(|pinned| pinned.checkpoint))
-            .collect();
-        self.journal
-            .keep_files(pinned.map(|pinned| pinned.first_file));
-        self.journal.release_before(from).await?;
-        let unknown = remove_others(&self.disk, &self.options.identity, &needed).await?;
-        for path in unknown {
-            tracing::debug!(path = %path.display(), "not ours: left alone");
-        }
-        Ok(())
-    }
-
-    /// Whether there is room for a second checkpoint beside the one that rules.
-    async fn check_space(&self) -> Result<(), StorageError> {
-        let dir = &self.options.identity.dir;
-        let free = self.disk.free_space(dir).await;
-        let free = free.map_err(StorageError::io("statfs", dir))?;
-        let needed = self
-            .options
-            .reserve_bytes
-            .saturating_add(self.current_bytes());
-        if free >= needed {
-            return Ok(());
-        }
-        Err(StorageError::DiskFull {
-            dir: dir.clone(),
-            free,
-            needed,
-        })
-    }
-
-    async fn write_checkpoint(&mut self, number: u64, begin: Position) -> Result<Current, Trouble> {
-        let identity = self.options.identity.clone();
-        let mut file = CheckpointWriter::create(self.disk.clone(), identity, number).await?;
-        match self.fill(&mut file).await {
-            Ok(()) => {}
-            Err(trouble) => {
-                file.abandon().await;
-                return Err(trouble);
-            }
-        }
-        let current = file.finish(begin).await?;
-        current.store(&self.disk, &self.options.identity).await?;
-        Ok(current)
-    }
-
-    /// Writes every entry, and waits until everything in them is durable.
-    async fn fill(&mut self, file: &mut CheckpointWriter<D>) -> Result<(), Trouble> {
-        let mut entry = Vec::new();
-        for bucket in self.shard.fenced() {
-            entry.clear();
-            encode_fence(&bucket, &mut entry);
-            file.append(&entry).await?;
-        }
-        let mut next = Some(0);
-        while let Some(from) = next {
-            // A stop does not wait for a checkpoint: the next start reads more of the journal.
-            if self.shard.has_failed() || self.shard.keeper.stop.get() {
-                return Err(Trouble::Stopped);
-            }
-            let slice = self.shard.begin_slice(from);
-            next = slice.next;
-            self.write(slice.flushes, slice.blobs).await?;
-            for slot in from..slice.end {
-                entry.clear();
-                if self.shard.encode_entry(slot, &mut entry) {
-                    file.append(&entry).await?;
-                }
-            }
-            future::yield_now().await;
-        }
-        let staged = self.journal.staged();
-        self.writer.sync().await.map_err(Trouble::Fatal)?;
-        let durable = poll_fn(|cx| self.shard.poll_durable(staged, cx)).await;
-        durable.map_err(|_| Trouble::Stopped)
-    }
-
-    /// Empties one segment that is mostly dead, if there is one.
-    async fn compact(&mut self) -> Result<(), Trouble> {
-        let Some(id) = self.shard.wasteful_segment(&self.emptied) else {
-            return Ok(());
-        };
-        let mut live = Vec::new();
-        let shard = &self.shard;
-        self.reader
-            .scan(id, |place, key, _| {
-                if shard.has_block(place, key) {
-                    live.push((place, key));
-                }
-            })
-            .await?;
-        for group in reads(&live, DISK_IO_BYTES_MAX, |(place, _)| *place) {
-            if self.shard.keeper.stop.get() {
-                return Err(Trouble::Stopped);
-            }
-            let bytes = self.reader.read(group).await?;
-            let blocks: Vec<NewBlock> = group
-                .iter()
-                .zip(&bytes)
-                .map(|((_, key), bytes)| NewBlock {
-                    key: *key,
-                    pieces: vec![Bytes::copy_from_slice(bytes)],
-                })
-                .collect();
-            let placed = self.writer.write(&blocks).await?;
-            for ((from, key), to) in group.iter().zip(&placed) {
-                self.shard.move_block(*key, *from, to);
-            }
-            let moved: u64 = group.iter().map(|(place, _)| place.bytes()).sum();
-            self.count(|stats| {
-                stats.compacted_bytes = stats.compacted_bytes.saturating_add(moved);
-            });
-            future::yield_now().await;
-        }
-        self.emptied.insert(id);
-        Ok(())
-    }
-
-    /// Gives space back.
-    async fn reclaim(&mut self) -> Result<(), Trouble> {
-        if self.options.hold.is_held() {
-            return Ok(());
-        }
-        for (id, range) in self.shard.take_punchable(RECLAIM_MAX) {
-            let bytes = range.end.saturating_sub(range.start);
-            punch(&self.disk, &self.options.segments_dir, id, range).await?;
-            self.count(|stats| stats.punched_bytes = stats.punched_bytes.saturating_add(bytes));
-        }
-        let (dir, graveyard) = (&self.options.segments_dir, &self.graveyard);
-        for _ in 0..RECLAIM_MAX {
-            // One at a time: a hold may have begun, and a copy need what has become free since.
-            if self.options.hold.is_held() {
-                break;
-            }
-            bury(&self.disk, dir, graveyard, &self.reader, 1).await;
         }
         Ok(())
     }
