@@ -44,6 +44,7 @@ pub mod lifecycle;
 pub mod live;
 pub mod metrics;
 pub mod progress;
+pub mod purge;
 pub mod read_turns;
 pub mod repair;
 pub mod reshard;

@@ -27,16 +27,13 @@ use crate::{
         error::StartError,
         fan_out,
         metrics::ShardMetrics,
+        purge,
         read_turns::JournalUse,
         socket::Socket,
         start::{Ready, Stage, Start, check_claims, recover_core},
         sweep,
     },
-    shard::{
-        hold::Hold,
-        mailbox::Post,
-        request::{Reply, Request},
-    },
+    shard::{hold::Hold, mailbox::Post},
     storage::{
         blob::Graveyard,
         data_dir::Layout,
@@ -181,7 +178,7 @@ async fn work(
         let admin_listener = (id == 0).then(|| bind(process.admin_listen)).transpose()?;
         sweep::spawn(process, &core, &stopped, journal.clone(), keeper.stats());
         keeping = Some(glommio::spawn_local(keeper.run()));
-        glommio::spawn_local(resume_purges(core.clone())).detach();
+        glommio::spawn_local(purge::resume(core.clone())).detach();
         let keeper = core.clone();
         glommio::spawn_local(async move {
             keeper
@@ -275,17 +272,6 @@ fn spawn_mailbox(core: &Rc<Core>, stopped: &Rc<Cell<bool>>) {
         }
     })
     .detach();
-}
-
-async fn resume_purges(core: Rc<Core>) {
-    for bucket in core.shard.fenced() {
-        while let Ok(Reply::Purged { streams: 1.., .. }) = core
-            .call_shard(core.id, Request::PurgeSlice(bucket.clone()))
-            .await
-        {
-            future::yield_now().await;
-        }
-    }
 }
 
 /// Accepts connections until the process is to stop.

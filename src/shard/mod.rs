@@ -37,7 +37,7 @@ pub mod lookup;
 pub mod mailbox;
 pub mod owner;
 pub mod placement;
-mod purge;
+pub mod purge;
 mod read;
 pub mod record;
 pub mod recovery;

@@ -125,7 +125,7 @@ impl Shard {
                 Staged::now(Ok(Reply::Inherited(self.inherit(source, start, end))))
             }
             Request::Fence(bucket) => self.fence(&bucket).map(|()| Reply::Done(Incarnation(0))),
-            Request::PurgeSlice(bucket) => self.purge_slice(&bucket),
+            Request::PurgeSlice { bucket, from } => self.purge_slice(bucket.as_deref(), from),
             Request::Barrier => Staged::now(Ok(Reply::Done(Incarnation(0)))),
             Request::Cut(hold) => Staged::now(Ok(Reply::Cut(Box::new(self.cut(hold))))),
             Request::Warm(warm) => {

@@ -19,6 +19,30 @@ use crate::{
 /// Streams deleted in one slice.
 const SLICE_STREAMS: usize = 256;
 
+/// Places of the table looked at in one slice: a tenth of a millisecond, or a few when none of
+/// them is in the caches.
+const SLICE_PLACES: usize = 4096;
+
+/// What one slice came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Purged {
+    /// Streams deleted.
+    pub streams: u64,
+    /// Bytes that forks elsewhere still inherit, at the places this slice went over.
+    pub inherited_bytes: u64,
+    /// The place to go on from; `None` when the table has no more.
+    pub next: Option<usize>,
+}
+
+impl Purged {
+    /// Adds what a further slice came to.
+    pub fn add(&mut self, slice: Self) {
+        self.streams = self.streams.saturating_add(slice.streams);
+        self.inherited_bytes = self.inherited_bytes.saturating_add(slice.inherited_bytes);
+        self.next = slice.next;
+    }
+}
+
 impl Shard {
     /// Fences a bucket for good.
     pub(super) fn fence(&self, bucket: &str) -> Staged<()> {
@@ -41,31 +65,43 @@ impl Shard {
         self.tables.borrow_mut().fenced.insert(bucket.into());
     }
 
-    /// Deletes some of a fenced bucket's streams. Those that forks in other buckets inherit from
-    /// are soft-deleted, and what they keep is counted.
-    pub(super) fn purge_slice(&self, bucket: &str) -> Staged<Reply> {
-        let (slots, inherited_bytes) = {
+    /// Goes over some places of the table from `from` on and deletes the streams there that are in
+    /// `bucket`, or, without one, in any fenced bucket. Those that forks in other buckets inherit
+    /// from are soft-deleted; what those keep that were so before is counted.
+    ///
+    /// A fence lets no stream of its bucket come into the table, so that each place has to be
+    /// looked at once.
+    pub(super) fn purge_slice(&self, bucket: Option<&str>, from: usize) -> Staged<Reply> {
+        let mut slots = Vec::new();
+        let (mut streams, mut inherited_bytes) = (0_u64, 0);
+        let next = {
             let tables = self.tables.borrow();
-            let mut slots = Vec::new();
-            let mut inherited_bytes = 0;
-            for (slot, stream) in &tables.streams {
-                if stream.staged.key.bucket() != bucket || stream.is_deleted() {
-                    continue;
+            let places = tables.streams.capacity();
+            let end = from.saturating_add(SLICE_PLACES).min(places);
+            let mut place = from;
+            while place < end && slots.len() < SLICE_STREAMS {
+                if let Some(stream) = tables.streams.get(place)
+                    && !stream.is_deleted()
+                    && tables.is_fenced(&stream.staged.key)
+                    && bucket.is_none_or(|bucket| stream.staged.key.bucket() == bucket)
+                {
+                    if stream.staged.soft_deleted && stream.staged.has_forks() {
+                        inherited_bytes = stream.own_bytes().saturating_add(inherited_bytes);
+                    } else {
+                        // One that was soft-deleted has been counted.
+                        streams = streams.saturating_add(u64::from(!stream.staged.soft_deleted));
+                        slots.push(place);
+                    }
                 }
-                if stream.staged.soft_deleted && stream.staged.has_forks() {
-                    inherited_bytes = stream.own_bytes().saturating_add(inherited_bytes);
-                } else if slots.len() < SLICE_STREAMS {
-                    slots.push(slot);
-                }
+                place = place.saturating_add(1);
             }
-            (slots, inherited_bytes)
+            (place < places).then_some(place)
         };
-        if slots.is_empty() {
+        if next.is_none() {
             // What was removed is still in the journal: it leaves with the next checkpoint.
             self.ask_checkpoint();
         }
         let mut last = BatchNumber(0);
-        let streams = slots.len() as u64;
         for slot in slots {
             match self.remove_stream(slot) {
                 Ok(batch) => last = last.max(batch),
@@ -75,10 +111,11 @@ impl Shard {
         }
         Staged::after(
             last,
-            Ok(Reply::Purged {
+            Ok(Reply::Purged(Purged {
                 streams,
                 inherited_bytes,
-            }),
+                next,
+            })),
         )
     }
 

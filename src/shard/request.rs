@@ -28,6 +28,7 @@ use crate::{
         hold::Cut,
         live::Watch,
         lookup::Lack,
+        purge::Purged,
         run::Run,
         stream::{Blob, StoredSnapshot},
     },
@@ -103,8 +104,13 @@ pub enum Request {
     },
     /// Fences a bucket.
     Fence(Box<str>),
-    /// Deletes some of a fenced bucket's streams.
-    PurgeSlice(Box<str>),
+    /// Deletes some of the streams that fences cover.
+    PurgeSlice {
+        /// Those of this bucket alone.
+        bucket: Option<Box<str>>,
+        /// [`Purged::next`] of the slice before; 0 at first.
+        from: usize,
+    },
     /// Nothing but an answer: what this core did before it got this is done.
     Barrier,
     /// Pins what a copy under the hold of this number needs; see [`Hold`](super::hold::Hold).
@@ -217,14 +223,8 @@ pub enum Reply {
     /// To a request whose decision needs bytes that are not in memory, or more time: nothing has
     /// happened. Load them and send [`Request::Warm`], or send it again.
     Cold(Box<Cold>),
-    /// To [`Request::PurgeSlice`]: streams deleted, and bytes that forks elsewhere still inherit;
-    /// done when the first is 0.
-    Purged {
-        /// Streams deleted by this slice.
-        streams: u64,
-        /// Inherited bytes that stay.
-        inherited_bytes: u64,
-    },
+    /// To [`Request::PurgeSlice`].
+    Purged(Purged),
 }
 
 /// A stream that exists as asked for.

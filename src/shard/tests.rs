@@ -12,6 +12,7 @@ use std::{
 use bytes::Bytes;
 
 mod across;
+mod purge;
 
 use super::{
     live::{Watch, Watched},
@@ -354,7 +355,7 @@ fn a_full_disk_takes_what_only_frees() {
     bench.commit();
     assert_eq!(bench.shard.streams(), 1);
     bench.done(Request::Fence("demo".into())).unwrap();
-    bench.done(Request::PurgeSlice("demo".into())).unwrap();
+    purge::purge(&bench, Some("demo"));
     bench.commit();
     assert_eq!(bench.shard.streams(), 0);
 }

@@ -4,6 +4,7 @@
 use ursula_headers::ErrorCode;
 
 use crate::common::http::{Request, Response};
+use crate::common::observe::await_metric;
 use crate::common::server::{Options, Server};
 use crate::common::stream::{BUCKET, OCTETS, Stream, Surface, unique};
 
@@ -412,5 +413,8 @@ fn a_purge_interrupted_by_a_kill_is_whole_or_absent() {
             "{erased} of {} streams are fenced after {delay_ms} ms, answered: {answered}",
             names.len()
         );
+        if erased > 0 {
+            await_metric(&server, "streams", |streams| streams == 0);
+        }
     }
 }

@@ -25,6 +25,7 @@ at_1_and_4_shards![
     expiry_of_the_source_keeps_what_a_fork_inherited,
     live_readers_of_a_fork_do_not_hear_the_source,
     a_purge_keeps_what_forks_in_other_buckets_inherited,
+    a_purge_counts_what_stays_alone,
 ];
 
 /// A PUT of `fork` from `source`.
@@ -39,6 +40,13 @@ fn ten(server: &Server) -> Stream<'_> {
 
 fn absent(server: &Server) -> Stream<'_> {
     Stream::absent(server, Surface::Base)
+}
+
+fn ten_in<'a>(server: &'a Server, bucket: &str) -> Stream<'a> {
+    let stream = Stream::at(server, Surface::Base, &format!("{bucket}/{}", unique("s")));
+    let put = stream.put().header("Content-Type", OCTETS);
+    put.body("0123456789").send().expect(201);
+    stream
 }
 
 /// Base 4.2: inherited data, then its own; one offset space; both surfaces read it (issue 6).
@@ -332,13 +340,7 @@ fn live_readers_of_a_fork_do_not_hear_the_source(server: &Server) {
 /// Decisions, Two surfaces: bytes that forks in other buckets inherited stay.
 fn a_purge_keeps_what_forks_in_other_buckets_inherited(server: &Server) {
     let doomed = unique("doomed");
-    let source = Stream::at(server, Surface::Base, &format!("{doomed}/source"));
-    source
-        .put()
-        .header("Content-Type", OCTETS)
-        .body("0123456789")
-        .send()
-        .expect(201);
+    let source = ten_in(server, &doomed);
     let fork = absent(server);
     fork_of(&source, &fork).send().expect(201);
     let purge = Request::to(
@@ -353,6 +355,29 @@ fn a_purge_keeps_what_forks_in_other_buckets_inherited(server: &Server) {
         "the purged source is still read"
     );
     assert_eq!(fork.read_all(), b"0123456789");
+}
+
+/// Decisions, Two surfaces: the answer counts what forks in other buckets inherited, not what forks
+/// in the bucket did, which went with it, whichever shards they were on.
+fn a_purge_counts_what_stays_alone(server: &Server) {
+    let doomed = unique("doomed");
+    let source = ten_in(server, &doomed);
+    let kept_by = absent(server);
+    fork_of(&source, &kept_by).send().expect(201);
+    for _ in 0..10 {
+        let mut link = ten_in(server, &doomed);
+        for _ in 0..3 {
+            let fork = Stream::at(server, Surface::Base, &format!("{doomed}/{}", unique("f")));
+            fork_of(&link, &fork).send().expect(201);
+            link = fork;
+        }
+    }
+    let path = format!("/__ursula/purge/{doomed}");
+    let purge = Request::to(server.admin_address(), "DELETE", path).send();
+    let answer = purge.expect(200).json();
+    assert_eq!(answer["streams"], 41, "{answer}");
+    assert_eq!(answer["inherited_bytes"], 10, "{answer}");
+    assert_eq!(kept_by.read_all(), b"0123456789");
 }
 
 /// A chain of deleted sources goes with its last fork, one after the other; killed in the middle of

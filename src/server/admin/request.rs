@@ -29,9 +29,9 @@ use crate::{
             report::{self, Detail},
         },
         metrics,
+        purge::purge,
         worker::Process,
     },
-    shard::request::{Reply, Request},
 };
 
 /// How long a core may take to lay out its profile before the operator is told it is busy.
@@ -239,7 +239,7 @@ impl AdminRequest {
                 policy: Some(page::POLICY),
                 ..Answer::json(200, part.text.into())
             },
-            Self::Purge(bucket) => match purge(process, core, &bucket).await {
+            Self::Purge(bucket) => match purge(core, process.config.shards, &bucket).await {
                 Ok((streams, inherited_bytes)) => Answer::json(
                     200,
                     format!(
@@ -344,42 +344,6 @@ fn is_local(headers: &Headers<'_>, listen: SocketAddr) -> bool {
         || name
             .parse::<std::net::IpAddr>()
             .is_ok_and(|ip| ip.is_loopback() || ip == listen.ip())
-}
-
-/// Fences a bucket on every shard, then removes what it held. Answers when nothing is left but
-/// what forks in other buckets inherited.
-async fn purge(
-    process: &Arc<Process>,
-    core: &Rc<Core>,
-    bucket: &str,
-) -> Result<(u64, u64), Refusal> {
-    let shards = 0..process.config.shards;
-    let fences: Vec<_> = shards
-        .clone()
-        .map(|shard| core.call_shard(shard, Request::Fence(bucket.into())))
-        .collect();
-    for fence in fences {
-        fence.await?;
-    }
-    let (mut total, mut inherited_bytes) = (0, 0);
-    for shard in shards {
-        loop {
-            let slice = Request::PurgeSlice(bucket.into());
-            let Reply::Purged {
-                streams,
-                inherited_bytes: kept,
-            } = core.call_shard(shard, slice).await?
-            else {
-                return Err(Refusal::Internal);
-            };
-            total = streams.saturating_add(total);
-            if streams == 0 {
-                inherited_bytes = kept.saturating_add(inherited_bytes);
-                break;
-            }
-        }
-    }
-    Ok((total, inherited_bytes))
 }
 
 #[cfg(test)]

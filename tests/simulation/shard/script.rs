@@ -1056,21 +1056,26 @@ async fn purge(rng: &mut Rng, life: &Life) {
         return life.pressure(&refusal);
     }
     turns(rng.below(20)).await;
-    let slice = Request::PurgeSlice(bucket.as_str().into());
-    let Some(reply) = life.ask(slice).await else {
-        return;
-    };
-    match reply.outcome {
-        Ok(Reply::Purged { .. }) => {
-            let staged = life.recorder.staged.borrow();
-            let left = staged.streams.values();
-            let left = left.filter(|stream| stream.key.starts_with(&bucket));
-            assert!(left.clone().all(|stream| stream.soft_deleted));
-            life.totals.borrow_mut().purges += 1;
+    let mut from = Some(0);
+    while let Some(place) = from {
+        let slice = Request::PurgeSlice {
+            bucket: Some(bucket.as_str().into()),
+            from: place,
+        };
+        let Some(reply) = life.ask(slice).await else {
+            return;
+        };
+        match reply.outcome {
+            Ok(Reply::Purged(slice)) => from = slice.next,
+            Ok(other) => panic!("{other:?}"),
+            Err(refusal) => return life.pressure(&refusal),
         }
-        Ok(other) => panic!("{other:?}"),
-        Err(refusal) => life.pressure(&refusal),
     }
+    let staged = life.recorder.staged.borrow();
+    let left = staged.streams.values();
+    let mut left = left.filter(|stream| stream.key.starts_with(&bucket));
+    assert!(left.all(|stream| stream.soft_deleted));
+    life.totals.borrow_mut().purges += 1;
 }
 
 /// Reads the latest snapshot.
