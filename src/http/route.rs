@@ -215,9 +215,14 @@ pub fn fork_source(value: &[u8]) -> Result<StreamKey, Refusal> {
     if value.first() != Some(&b'/') || memchr::memchr2(b'?', b'#', value).is_some() {
         return Err(invalid());
     }
-    match route(Method::Head, value)?.route {
-        Route::Stream(key, _, _) => Ok(key),
-        _ => Err(invalid()),
+    match route(Method::Head, value) {
+        Ok(Routed {
+            route: Route::Stream(key, _, _),
+            ..
+        }) => Ok(key),
+        // It is not this request whose method is wrong.
+        Ok(_) | Err(Refusal::MethodNotAllowed { .. } | Refusal::BareSnapshot) => Err(invalid()),
+        Err(refusal) => Err(refusal),
     }
 }
 
@@ -369,8 +374,13 @@ mod tests {
             b"/demo/b?x=1",
             b"/demo",
             b"/demo/b/bootstrap",
+            b"/demo/b/snapshot",
         ] {
-            assert!(fork_source(bad).is_err(), "{bad:?}");
+            let refused = fork_source(bad);
+            assert!(
+                matches!(refused, Err(Refusal::InvalidHeader(_))),
+                "{bad:?}: {refused:?}"
+            );
         }
     }
 }

@@ -3,17 +3,20 @@
 
 use bytes::Bytes;
 
-use crate::protocol::{
-    content_type::ContentType,
-    error::Refusal,
-    expiry::Lifetime,
-    fork::{ForkOrigin, ForkRequest},
-    incarnation::Incarnation,
-    state::StreamState,
-    stream_key::StreamKey,
+use crate::{
+    json::normalise,
+    protocol::{
+        content_type::ContentType,
+        error::Refusal,
+        expiry::Lifetime,
+        fork::{ForkOrigin, ForkRequest},
+        incarnation::Incarnation,
+        state::StreamState,
+        stream_key::StreamKey,
+    },
 };
 
-/// A PUT, its body already in stored form.
+/// A PUT, its body in stored form, as far as the type is known: see [`stored_body`].
 #[derive(Clone, Debug)]
 pub struct CreateRequest {
     /// Which stream.
@@ -83,6 +86,23 @@ pub fn decide_existing(state: &StreamState, request: &CreateRequest) -> Result<(
         }),
         false => Ok(()),
     }
+}
+
+/// The body of `request` in stored form, for a stream of `content_type`.
+///
+/// A fork may leave its type to its source (base protocol 4.2), so that its body came as octets: for a
+/// JSON stream it is still to be read as JSON (extensions, JSON Message Text: "the body of a creating
+/// PUT").
+///
+/// # Errors
+/// [`Refusal::InvalidJson`].
+pub fn stored_body(request: &CreateRequest, content_type: &ContentType) -> Result<Bytes, Refusal> {
+    if request.content_type.is_some() || request.body.is_empty() || !content_type.is_json() {
+        return Ok(request.body.clone());
+    }
+    let mut text = Vec::new();
+    normalise(&request.body, &mut text).map_err(|error| Refusal::InvalidJson(error.to_string()))?;
+    Ok(text.into())
 }
 
 /// The state of a stream that `request` creates at `now_ms`.

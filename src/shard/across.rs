@@ -14,7 +14,10 @@ use std::cell::Cell;
 
 use crate::{
     protocol::{
-        create::CreateRequest, error::Refusal, incarnation::Incarnation, stream_key::StreamKey,
+        create::{self, CreateRequest},
+        error::Refusal,
+        incarnation::Incarnation,
+        stream_key::StreamKey,
     },
     shard::{
         hold::{Cut, Hold},
@@ -61,7 +64,11 @@ pub async fn create(cores: &impl Cores, request: CreateRequest) -> Result<Create
     let fork = request.fork.clone();
     let reply = cores.call(&key, Request::Create(request.clone())).await?;
     let (Reply::NeedsSource, Some(fork)) = (&reply, fork) else {
-        return created(reply);
+        let created = created(reply)?;
+        if !created.is_new {
+            create::stored_body(&request, &created.content_type)?;
+        }
+        return Ok(created);
     };
     let incarnation = cores.allocate_incarnation()?;
     let refer = Request::Refer(ReferRequest {
@@ -85,12 +92,16 @@ pub async fn create(cores: &impl Cores, request: CreateRequest) -> Result<Create
             want: inherited.content_type.clone(),
             tail: inherited.origin.offset,
         }),
-        None => {
-            request.inherited = Some(*inherited);
-            cores.pass_gate().await;
-            let reply = cores.call(&key, Request::Create(request)).await;
-            reply.and_then(created)
-        }
+        None => match create::stored_body(&request, &inherited.content_type) {
+            Err(refusal) => Err(refusal),
+            Ok(body) => {
+                request.body = body;
+                request.inherited = Some(*inherited);
+                cores.pass_gate().await;
+                let reply = cores.call(&key, Request::Create(request)).await;
+                reply.and_then(created)
+            }
+        },
     };
     let is_made = outcome
         .as_ref()

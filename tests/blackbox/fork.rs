@@ -14,6 +14,7 @@ at_1_and_4_shards![
     a_fork_reads_on_from_its_source,
     a_refused_fork_leaves_no_reference,
     a_fork_without_content_type_inherits_it,
+    a_fork_without_content_type_normalises_its_body,
     absent_offset_equals_absent,
     the_zero_of_the_suite_is_an_offset,
     sub_offset_past_the_tail_is_400,
@@ -134,6 +135,47 @@ fn a_fork_without_content_type_inherits_it(server: &Server) {
         .expect_field("content-type", JSON);
     fork.append(JSON, "3");
     fork.get("").send().expect(200).expect_body("[1,2,3]");
+}
+
+/// Extensions, JSON Message Text: the body of a creating PUT is JSON text, also where the type is
+/// known from the source alone.
+fn a_fork_without_content_type_normalises_its_body(server: &Server) {
+    let source = Stream::with_body(server, Surface::Base, JSON, "[1,2]");
+    let fork = absent(server);
+    let body = r#"[ {"a" : 3}, [ 4 ] ]"#;
+    let created = fork_of(&source, &fork).body(body).send().expect(201);
+    assert_eq!(created.next_offset(), offset(16));
+    fork.get("")
+        .send()
+        .expect(200)
+        .expect_body(r#"[1,2,{"a":3},[4]]"#);
+    let lines = "1\n2\n{\"a\":3}\n[4]\n";
+    assert_eq!(fork.on(Surface::Bucket).read_all(), lines.as_bytes());
+
+    let refused = absent(server);
+    // A type that is none counts as absent.
+    for content_type in [None, Some("json")] {
+        for body in ["{", "1 2", "\u{feff}1"] {
+            let with_type = |request: Request| match content_type {
+                Some(content_type) => request.header("Content-Type", content_type),
+                None => request,
+            };
+            let create = |stream| with_type(fork_of(&source, stream)).body(body).send();
+            create(&refused).expect_error(400, ErrorCode::InvalidRecordBoundaries);
+            refused.head().send().expect(404);
+            create(&fork).expect_error(400, ErrorCode::InvalidRecordBoundaries);
+        }
+    }
+    fork_of(&source, &fork).body("[5]").send().expect(200);
+    assert_eq!(fork.on(Surface::Bucket).read_all(), lines.as_bytes());
+    fork_of(&source, &refused).body("[]").send().expect(201);
+    // Refused forks hold no reference.
+    refused.delete().send().expect(204);
+    fork.delete().send().expect(204);
+    source.delete().send().expect(204);
+    eventually("the source is gone", || {
+        (source.head().send().status == 404).then_some(())
+    });
 }
 
 /// Decisions, Forks: the requested offset is what a repeated create compares.
