@@ -321,7 +321,9 @@ impl Refusal {
             R::BareSnapshot => {
                 "a snapshot is read and published at {stream}/snapshot/{offset}; HEAD names the latest in Stream-Snapshot-Offset"
             }
-            R::NotFound => "no route serves this path",
+            R::NotFound => {
+                "no route serves this path; the data plane serves /v1/stream/{path} and /{bucket}/{stream}"
+            }
             R::MethodNotAllowed { .. } => {
                 "the route does not serve this method; Allow names those it serves"
             }

@@ -107,7 +107,7 @@ struct ServeArgs {
     /// Print the effective configuration as TOML, with units and sources, and exit
     #[arg(long)]
     print_config: bool,
-    /// Salvage what verifies of a damaged journal and set the rest aside, then serve
+    /// Salvage what verifies of damaged data and set the rest aside, then serve
     #[arg(long)]
     repair: bool,
 }

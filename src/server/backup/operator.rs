@@ -54,6 +54,13 @@ impl Hold {
             let reason = "it knows no backups; is the server older than this program?";
             return Err(refused(reason.to_owned()));
         }
+        if status == 400 {
+            let reason = format!(
+                "400 {}; give the address of the server's --admin-listen, not of --listen",
+                message(&body)
+            );
+            return Err(refused(reason));
+        }
         if status != 200 {
             return Err(refused(format!("{status} {}", message(&body))));
         }

@@ -98,7 +98,8 @@ impl fmt::Display for ConfigError {
             } => {
                 write!(
                     f,
-                    "{}:{line}: not valid TOML: {}",
+                    "{}:{line}: not valid TOML: {}; write one `name = value` a line, each name once, \
+                     text in quotes, as listen = \"127.0.0.1:4437\"",
                     path.display(),
                     message.trim_end()
                 )

@@ -159,7 +159,7 @@ settings! {
     "producers-per-stream-max" producers_per_stream_max: Count
         "Producers remembered per stream (429 above)";
     "memory-bytes-max" memory_bytes_max: Bytes
-        "Memory for stream bytes that are not on disk alone, over all shards";
+        "Memory for streams: their entries, and their bytes that are not on disk alone, over all shards";
     "body-memory-bytes-max" body_memory_bytes_max: Bytes
         "Memory for request bodies in flight, over all shards";
     "connections-max" connections_max: Count "Open connections, over all shards";

@@ -408,7 +408,8 @@ fn mistakes_in_a_file_name_the_line_and_the_remedy() {
     }
     let message = refusal(with_file("syntax", "shards = 1\nlisten = \n"));
     assert!(
-        message.starts_with("thalweg-syntax.toml:2: not valid TOML: "),
+        message.starts_with("thalweg-syntax.toml:2: not valid TOML: ")
+            && message.ends_with("text in quotes, as listen = \"127.0.0.1:4437\""),
         "{message}"
     );
 

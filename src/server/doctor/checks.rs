@@ -90,9 +90,7 @@ fn open_files(config: &Config, machine: &Machine) -> Finding {
     let remedy = format!(
         "shell, as root: ulimit -n {all}\n\
          systemd: LimitNOFILE={all}\n\
-         docker: --ulimit nofile={all}:{all}\n\
-         or ask for less: --connections-max {}",
-        fit.max(CONNECTIONS_MIN)
+         docker: --ulimit nofile={all}:{all}"
     );
     if fit < wanted.min(CONNECTIONS_MIN) {
         let detail = format!(
@@ -106,6 +104,7 @@ fn open_files(config: &Config, machine: &Machine) -> Finding {
         let detail = format!(
             "RLIMIT_NOFILE is {limit}: room for {fit} connections of the {wanted} configured"
         );
+        let remedy = format!("{remedy}\nor ask for less: --connections-max {fit}");
         return warn(check, detail, remedy);
     }
     ok(

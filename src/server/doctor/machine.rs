@@ -387,8 +387,18 @@ const GONE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why `address` cannot be listened on. The server's sockets share a port with each other, so
 /// another server there would go unnoticed: whether anybody listens is asked by connecting, until
-/// [`GONE_TIMEOUT`]. What is left of closed connections (TIME_WAIT) is no obstacle.
+/// [`GONE_TIMEOUT`]. What is left of closed connections (TIME_WAIT) is no obstacle. An address of
+/// another machine is not asked: whoever listens there is not in the way.
 fn unbindable(address: SocketAddr) -> Option<io::Error> {
+    let bound = || {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+        socket.set_reuse_port(true)?;
+        socket.bind(&address.into())
+    };
+    let elsewhere = |error: &io::Error| error.kind() == io::ErrorKind::AddrNotAvailable;
+    if let Some(error) = bound().err().filter(elsewhere) {
+        return Some(error);
+    }
     if address.port() != 0 {
         let mut peer = address;
         if peer.ip().is_unspecified() {
@@ -405,11 +415,6 @@ fn unbindable(address: SocketAddr) -> Option<io::Error> {
             thread::sleep(Duration::from_millis(10));
         }
     }
-    let bound = || {
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
-        socket.set_reuse_port(true)?;
-        socket.bind(&address.into())
-    };
     bound().err()
 }
 
@@ -464,6 +469,13 @@ fn status_field(name: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Asking who listens there would send to another machine, and blame the port.
+    #[test]
+    fn an_address_of_another_machine_is_not_asked() {
+        let error = unbindable("203.0.113.1:4437".parse().unwrap()).unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
+    }
 
     #[test]
     fn this_machine_has_facts_and_nothing_stays_behind() {

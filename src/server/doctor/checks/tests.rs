@@ -286,6 +286,9 @@ fn open_files_bound_connections() {
         "leaves 8 connections",
         "ulimit -n 100192",
     );
+    // The fewest one may ask for would not fit either.
+    let remedy = none.remedy.unwrap();
+    assert!(!remedy.contains("--connections-max"), "{remedy}");
     // Who asks for few connections gets them.
     let mut few = config();
     few.limits.connections_max = 8;
