@@ -141,7 +141,7 @@ pub struct RunArgs {
     #[arg(long, value_parser = rate)]
     pub rate: Option<f64>,
     /// How long to measure (10s, 500ms, 2m).
-    #[arg(long, default_value = "10s", value_parser = duration)]
+    #[arg(long, default_value = "10s", value_parser = measured)]
     pub duration: Duration,
     /// How long to run before measuring.
     #[arg(long, default_value = "1s", value_parser = duration)]
@@ -280,6 +280,13 @@ fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+fn measured(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err(format!("{text}: nothing can be measured in no time")),
+        measured => Ok(measured),
+    }
+}
+
 fn rate(text: &str) -> Result<f64, String> {
     let rate: f64 = text.parse().map_err(|_| format!("{text}: not a number"))?;
     if rate > 0.0 && rate <= 1e9 {
@@ -295,7 +302,7 @@ mod tests {
 
     use clap::{CommandFactory, Parser};
 
-    use super::{Cli, Command, duration, rate};
+    use super::{Cli, Command, duration, measured, rate};
 
     #[test]
     fn the_command_line_is_well_formed() {
@@ -316,6 +323,7 @@ mod tests {
         assert_eq!(duration("10s"), Ok(Duration::from_secs(10)));
         assert_eq!(duration("1.5"), Ok(Duration::from_millis(1500)));
         assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert!(measured("0s").is_err() && measured("1ms").is_ok());
         assert!(duration("10x").is_err() && duration("").is_err() && duration("s").is_err());
         assert!(rate("0").is_err() && rate("NaN").is_err());
     }

@@ -85,6 +85,8 @@ pub fn main() -> ExitCode {
 
 fn run(workload: &Workload) -> Result<bool, String> {
     let args = workload.args();
+    check_writable(args.json.as_deref())?;
+    check_writable(args.html.as_deref())?;
     plan::check_reachable(args)?;
     let report = plan::run(workload, args).map_err(|error| error.to_string())?;
     print!("{}", table::summary(&report));
@@ -100,6 +102,22 @@ fn compare(args: &CompareArgs) -> Result<bool, String> {
     print!("{}", report::compare::table(&a, &b));
     save_page(args.html.as_deref(), || html::compare_page(&a, &b))?;
     Ok(a.valid && b.valid)
+}
+
+/// That a report can be written to `path`: known before the run, not after it. Nothing is changed,
+/// but an empty file may stay.
+pub(crate) fn check_writable(path: Option<&Path>) -> Result<(), String> {
+    let Some(path) = path else { return Ok(()) };
+    let opened = std::fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(path);
+    opened.map(drop).map_err(|error| {
+        format!(
+            "no report can be written to {}: {error}; name a file in a directory that exists",
+            path.display()
+        )
+    })
 }
 
 fn save_page(path: Option<&Path>, page: impl FnOnce() -> String) -> Result<(), String> {

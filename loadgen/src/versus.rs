@@ -186,6 +186,8 @@ pub fn median(values: &[f64]) -> f64 {
 
 /// The subcommand: runs, prints, saves; whether every run was valid.
 pub fn command(args: &VersusArgs) -> Result<bool, String> {
+    crate::check_writable(args.json.as_deref())?;
+    crate::check_writable(args.html.as_deref())?;
     let versus = run(args).map_err(|error| error.to_string())?;
     print!("{}", table(&versus));
     let failed =
