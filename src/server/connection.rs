@@ -272,6 +272,15 @@ impl Client {
                 let outcome = latency.scope(&mut self.watch, performed).await;
                 self.answer(outcome, &envelope).await?;
             }
+            (
+                Ok(Operation::Append(request)),
+                Err(refusal @ (Refusal::InvalidJson(_) | Refusal::EmptyJsonArray)),
+            ) => {
+                self.settle().await;
+                let other = Box::pin(self.wrong_type(&request)).await;
+                self.answer(Err(other.unwrap_or(refusal)), &envelope)
+                    .await?;
+            }
             (_, Err(refusal)) | (Err(refusal), _) => {
                 self.settle().await;
                 self.answer(Err(refusal), &envelope).await?;

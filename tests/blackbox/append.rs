@@ -22,6 +22,7 @@ at_1_and_4_shards![
     parallel_appends_get_distinct_rising_offsets,
     chunked_bodies_are_appended,
     closed_comes_before_content_type,
+    content_type_comes_before_what_its_text_is,
     content_type_comes_before_sequence,
     malformed_comes_before_existence,
     a_body_at_the_limit_is_taken_and_one_above_is_413,
@@ -276,6 +277,34 @@ fn content_type_comes_before_sequence(server: &Server) {
             .send()
             .expect_error(409, ErrorCode::ContentTypeMismatch);
     }
+}
+
+/// Base 5.2: a valid type that is not the stream's is 409, and closed before it; what is JSON text
+/// matters to JSON streams.
+fn content_type_comes_before_what_its_text_is(server: &Server) {
+    let post = |stream: &Stream<'_>, body: &str| {
+        let request = stream.post().header("Content-Type", JSON);
+        request.body(body).send()
+    };
+    let stream = Stream::create(server, Surface::Base, TEXT);
+    for body in ["{", "[]", " ", "\u{feff}1"] {
+        let refused = post(&stream, body);
+        refused
+            .expect_error(409, ErrorCode::ContentTypeMismatch)
+            .expect_field("stream-next-offset", &offset(0));
+    }
+    // Refused before its end was read.
+    let long = format!("]{}", "1,".repeat(300_000));
+    let refused = post(&stream, &long);
+    refused.expect_error(409, ErrorCode::ContentTypeMismatch);
+    stream.close();
+    post(&stream, "{")
+        .expect_error(409, ErrorCode::StreamClosed)
+        .expect_field("stream-closed", "true");
+
+    let json = Stream::create(server, Surface::Base, JSON);
+    post(&json, "{").expect_error(400, ErrorCode::InvalidRecordBoundaries);
+    json.append(JSON, "1");
 }
 
 /// Decisions, Order of checks: malformed (400) comes before existence (404).

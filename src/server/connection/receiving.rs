@@ -13,9 +13,9 @@ use crate::{
         parse,
         stored_body::Finished,
     },
-    protocol::error::Refusal,
+    protocol::{append::AppendRequest, error::Refusal},
     server::{latency::stopwatch::Stage, socket::SocketError, spare::Parts},
-    shard::request::{Reply, Request},
+    shard::request::{Reply, Request, Target},
 };
 
 /// What a request's body came to.
@@ -211,6 +211,35 @@ impl Client {
                     self.took_one().await?;
                 }
             }
+        }
+    }
+
+    /// What an append comes to whose body is not the JSON text that its type promises, where the
+    /// stream is of another type: it asks nothing of such a body (base protocol 5.2: the mismatch is
+    /// 409, a closed stream before it).
+    pub(super) async fn wrong_type(&self, request: &AppendRequest) -> Option<Refusal> {
+        let target = Target {
+            key: request.key.clone(),
+            precondition: request.precondition,
+        };
+        let asked = self.core.call(&request.key, Request::Head(target)).await;
+        let Ok(Reply::Head(stream)) = asked else {
+            return None;
+        };
+        let got = request.content_type.as_ref()?;
+        if stream.content_type.matches(got) {
+            return None;
+        }
+        let tail = stream.extent.tail;
+        match (stream.extent.closed, &request.producer) {
+            (true, None) => Some(Refusal::Closed { tail }),
+            // It may be the request that closed the stream, which is told only with its body.
+            (true, Some(_)) => None,
+            (false, _) => Some(Refusal::ContentTypeMismatch {
+                got: got.clone(),
+                want: stream.content_type,
+                tail,
+            }),
         }
     }
 
