@@ -27,13 +27,19 @@ pub fn parse(value: &[u8]) -> Option<ByteRange> {
     let (first, rest) = spec.split_at(dash);
     let last = rest.get(1..)?;
     match (first, last) {
-        (b"", _) => decimal(last).map(ByteRange::Last),
-        (_, b"") => decimal(first).map(ByteRange::From),
-        _ => match (decimal(first)?, decimal(last)?) {
+        (b"", _) => position(last).map(ByteRange::Last),
+        (_, b"") => position(first).map(ByteRange::From),
+        _ => match (position(first)?, position(last)?) {
             (first, last) if first <= last => Some(ByteRange::Between(first, last)),
             _ => None,
         },
     }
+}
+
+/// A position of any length: what a u64 does not hold is past the end of every body all the same.
+fn position(digits: &[u8]) -> Option<u64> {
+    let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    is_number.then(|| decimal(digits).unwrap_or(u64::MAX))
 }
 
 impl ByteRange {
@@ -68,10 +74,17 @@ mod tests {
             b"bytes=--1",
             b"bytes",
             b"",
-            b"bytes=18446744073709551616-",
+            b"bytes=+1-",
         ] {
             assert_eq!(parse(whole), None, "{whole:?}");
         }
+        // RFC 9110 14.1.2: a last position may be past the end, by any number of digits.
+        let huge = b"bytes=0-18446744073709551616";
+        assert_eq!(parse(huge), Some(ByteRange::Between(0, u64::MAX)));
+        let past = b"bytes=99999999999999999999-";
+        assert_eq!(parse(past), Some(ByteRange::From(u64::MAX)));
+        let all = b"bytes=-99999999999999999999";
+        assert_eq!(parse(all), Some(ByteRange::Last(u64::MAX)));
     }
 
     #[test]

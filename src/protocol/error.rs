@@ -316,7 +316,7 @@ impl Refusal {
             R::InvalidForkOffset(text) => text,
             R::InvalidProducer(text) => text,
             R::InvalidOffset => {
-                "an offset is -1, now, or up to 20 decimal digits that an answer named"
+                "an offset is up to 20 decimal digits that an answer named; for a read also -1 or now"
             }
             R::BareSnapshot => {
                 "a snapshot is read and published at {stream}/snapshot/{offset}; HEAD names the latest in Stream-Snapshot-Offset"

@@ -457,6 +457,7 @@ fn an_unsatisfiable_range_is_416_with_all_headers(server: &Server) {
         "bytes=99-100",
         "bytes=-0",
         "bytes=18446744073709551615-",
+        "bytes=99999999999999999999-",
     ] {
         let answer = read(&stream, 6).header("Range", range).send();
         let answer = answer.expect_error(416, ErrorCode::RangeNotSatisfiable);
@@ -487,7 +488,6 @@ fn what_is_no_single_range_gets_the_whole(server: &Server) {
         "0-1",
         "bytes=0-1, 3-",
         "bytes=+1-2",
-        "bytes=99999999999999999999-",
     ] {
         let answer = read(&stream, 6).header("Range", range).send();
         assert_eq!(answer.status, 200, "{range}: {answer}");

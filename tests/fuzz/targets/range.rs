@@ -85,8 +85,9 @@ fn plain(value: &[u8]) -> Option<ByteRange> {
         return None;
     }
     let number = |digits: &str| -> Option<u64> {
-        let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
-        plain.then(|| digits.parse().ok())?
+        let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        // What a u64 does not hold is past the end all the same.
+        plain.then(|| digits.parse().unwrap_or(u64::MAX))
     };
     let ascii_space = [' ', '\t', '\n', '\r', '\x0c'];
     match spec.trim_matches(ascii_space).split_once('-')? {
