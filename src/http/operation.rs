@@ -130,7 +130,11 @@ impl Operation {
             Route::Stream(key, surface, method) => match method {
                 StreamMethod::Create => Self::Create {
                     request: create::request(key, headers)?,
-                    host: headers.host().map(|host| host.as_ref().into()),
+                    host: routed
+                        .authority
+                        .map(String::from_utf8_lossy)
+                        .or_else(|| headers.host())
+                        .map(|host| host.as_ref().into()),
                     path: routed.path.into(),
                 },
                 StreamMethod::Append | StreamMethod::Delete if headers.unless_any() => {

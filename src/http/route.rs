@@ -69,6 +69,8 @@ pub struct Routed<'b> {
     pub path: &'b [u8],
     /// The query as sent.
     pub query: Option<&'b [u8]>,
+    /// Host and port of a target in absolute form; they overrule `Host` (RFC 9112 3.2.2).
+    pub authority: Option<&'b [u8]>,
 }
 
 /// Finds the route of a request.
@@ -77,12 +79,13 @@ pub struct Routed<'b> {
 /// [`Refusal::NotFound`] for an unknown path, [`Refusal::MethodNotAllowed`] for a method the
 /// route does not serve, the refusals of names and offsets otherwise.
 pub fn route(method: Method, raw_target: &[u8]) -> Result<Routed<'_>, Refusal> {
-    let (path, query) = match parse_target(raw_target).map_err(target_refusal)? {
+    let (path, query, authority) = match parse_target(raw_target).map_err(target_refusal)? {
         Target::Asterisk if method == Method::Options => {
             return Ok(Routed {
                 route: Route::Preflight,
                 path: b"",
                 query: None,
+                authority: None,
             });
         }
         Target::Asterisk => {
@@ -90,9 +93,18 @@ pub fn route(method: Method, raw_target: &[u8]) -> Result<Routed<'_>, Refusal> {
                 "'*' is a target of OPTIONS only".into(),
             ));
         }
-        Target::Path { path, query, .. } => (path, query),
+        Target::Path {
+            path,
+            query,
+            authority,
+        } => (path, query, authority),
     };
-    let routed = |route| Routed { route, path, query };
+    let routed = |route| Routed {
+        route,
+        path,
+        query,
+        authority,
+    };
     if method == Method::Options {
         return Ok(routed(Route::Preflight));
     }

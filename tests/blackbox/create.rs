@@ -9,6 +9,7 @@ use crate::common::stream::{SURFACES, Stream, Surface, unique};
 at_1_and_4_shards![
     answers_201_then_200,
     location_is_the_absolute_url,
+    location_is_what_was_asked_for,
     content_type_defaults_to_octet_stream,
     other_settings_conflict,
     content_type_compares_without_case,
@@ -61,6 +62,16 @@ fn location_is_the_absolute_url(server: &Server) {
             .expect(201)
             .expect_field("location", &location);
     }
+}
+
+/// RFC 9112 3.2.2: a target in absolute form overrules `Host`.
+fn location_is_what_was_asked_for(server: &Server) {
+    let stream = Stream::absent(server, Surface::Base);
+    let location = format!("http://streams.example:81{}", stream.path());
+    Request::new(server, "PUT", location.as_str())
+        .send()
+        .expect(201)
+        .expect_field("location", &location);
 }
 
 /// Base 5.1: without a `Content-Type` the stream is `application/octet-stream`.

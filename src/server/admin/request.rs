@@ -17,7 +17,7 @@ use crate::{
         connection::Connection,
         headers::{Field, Headers},
         parse::Method,
-        target::{Target, parse_target, segments},
+        target::{Target, TargetError, parse_target, segments},
     },
     protocol::{error::Refusal, stream_key::check_bucket},
     server::{
@@ -122,22 +122,24 @@ impl AdminRequest {
     /// [`Refusal`] when it comes from elsewhere, or asks for what there is not.
     pub fn new(connection: &Connection, listen: SocketAddr) -> Result<Self, Refusal> {
         let headers = Headers::collect(connection.headers());
-        if headers.has(Field::Origin) || !is_local(&headers, listen) {
+        let target = parse_target(connection.target());
+        if headers.has(Field::Origin) || !is_local(&headers, target, listen) {
             return Err(Refusal::InvalidRequest(
                 "the admin plane answers no browser of another origin, and only on a loopback host"
                     .into(),
             ));
         }
-        Self::route(connection.method(), connection.target())
+        Self::route(connection.method(), target)
     }
 
-    fn route(method: Method, target: &[u8]) -> Result<Self, Refusal> {
-        let Ok(Target::Path { path, query, .. }) = parse_target(target) else {
-            return Err(Refusal::InvalidRequest(
-                "the request target is malformed".into(),
-            ));
+    fn route(method: Method, target: Result<Target<'_>, TargetError>) -> Result<Self, Refusal> {
+        let malformed = || Refusal::InvalidRequest("the request target is malformed".into());
+        let Ok(Target::Path { path, query, .. }) = target else {
+            return Err(malformed());
         };
-        let names: Vec<_> = segments(path).filter_map(Result::ok).collect();
+        let names: Vec<_> = segments(path)
+            .collect::<Result<_, _>>()
+            .map_err(|_| malformed())?;
         let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
         let is_read = matches!(method, Method::Get | Method::Head);
         let read = |request| {
@@ -328,10 +330,18 @@ async fn latency(profiles: &[Arc<Profile>], detail: Detail) -> Answer {
     }
 }
 
-/// Whether `Host` names this machine by a loopback name or address, or by the very address that
-/// the operator chose to listen on.
-fn is_local(headers: &Headers<'_>, listen: SocketAddr) -> bool {
-    let Some(host) = headers.host() else {
+/// Whether `Host`, or the target that overrules it, names this machine by a loopback name or address,
+/// or by the very address that the operator chose to listen on.
+fn is_local(
+    headers: &Headers<'_>,
+    target: Result<Target<'_>, TargetError>,
+    listen: SocketAddr,
+) -> bool {
+    let authority = match target {
+        Ok(Target::Path { authority, .. }) => authority.map(String::from_utf8_lossy),
+        _ => None,
+    };
+    let Some(host) = authority.or_else(|| headers.host()) else {
         // HTTP/1.0 without a host: no browser.
         return true;
     };
@@ -352,7 +362,8 @@ mod tests {
 
     #[test]
     fn routes() {
-        let to = |method, target: &str| AdminRequest::route(method, target.as_bytes());
+        let to =
+            |method, target: &str| AdminRequest::route(method, parse_target(target.as_bytes()));
         assert_eq!(to(Method::Get, "/__ursula/live"), Ok(AdminRequest::Live));
         assert_eq!(
             to(Method::Head, "/metrics?x=1"),
@@ -362,6 +373,14 @@ mod tests {
             to(Method::Delete, "/__ursula/purge/demo"),
             Ok(AdminRequest::Purge("demo".into()))
         );
+        // What is not understood of a path is not left out: a purge cannot be taken back.
+        for malformed in ["%zz", "%ff", "a%2Fb", ".."] {
+            let target = format!("/__ursula/{malformed}/purge/demo");
+            let refused = to(Method::Delete, &target);
+            assert!(refused.is_err(), "{target}");
+            let target = format!("/__ursula/purge/{malformed}/demo");
+            assert!(to(Method::Delete, &target).is_err(), "{target}");
+        }
         assert!(matches!(
             to(Method::Delete, "/__ursula/purge/x"),
             Err(Refusal::InvalidBucketId(_))
@@ -403,7 +422,15 @@ mod tests {
         ] {
             let fields = [(&b"host"[..], host.as_bytes())];
             let headers = Headers::collect(fields.into_iter());
-            assert_eq!(is_local(&headers, listen), local, "{host}");
+            let plain = parse_target(b"/metrics");
+            assert_eq!(is_local(&headers, plain, listen), local, "{host}");
+            let whole = format!("http://{host}/metrics");
+            for other in ["localhost", "evil.example"] {
+                let fields = [(&b"host"[..], other.as_bytes())];
+                let headers = Headers::collect(fields.into_iter());
+                let absolute = parse_target(whole.as_bytes());
+                assert_eq!(is_local(&headers, absolute, listen), local, "{whole}");
+            }
         }
     }
 }
