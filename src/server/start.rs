@@ -77,7 +77,7 @@ pub struct Start {
     segments: Mutex<HashMap<SegmentId, Arc<Segment>>>,
     segment_ends: Mutex<HashMap<SegmentId, u64>>,
     fences: Mutex<HashSet<Box<str>>>,
-    stages: [AtomicUsize; 3],
+    stages: [AtomicUsize; 4],
     failed: AtomicBool,
 }
 
@@ -90,6 +90,8 @@ pub(super) enum Stage {
     Checked,
     /// Everybody listens.
     Listening,
+    /// No shard has a connection any more.
+    Drained,
 }
 
 impl Start {

@@ -195,7 +195,18 @@ async fn work(
         process.start.reach(Stage::Listening, cores).await;
         accept(process, &core, &listener).await;
         drop(listener);
-        drain(&core, process.config.limits.shutdown_timeout).await;
+        let timeout = process.config.limits.shutdown_timeout;
+        drain(&core, timeout).await;
+        // Shards hear of the stop one after the other. Requests of the others' connections come here
+        // until those have drained, too.
+        let others = process.start.reach(Stage::Drained, cores);
+        let patience = Timer::new(timeout.saturating_add(DRAIN_APART_MAX));
+        others
+            .or(async {
+                patience.await;
+                false
+            })
+            .await;
     }
     core.shard.stop_keeper();
     if let Some(keeping) = keeping {
@@ -321,6 +332,9 @@ async fn accept(process: &Arc<Process>, core: &Rc<Core>, listener: &TcpListener)
         core.next_round().await;
     }
 }
+
+/// How much later than others a shard may begin to drain: one that never does is not waited for.
+const DRAIN_APART_MAX: Duration = Duration::from_secs(1);
 
 /// Waits for the connections to end, at most `timeout`.
 async fn drain(core: &Rc<Core>, timeout: Duration) {
