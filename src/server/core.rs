@@ -138,8 +138,9 @@ impl Core {
     pub fn join(self: &Rc<Self>, key: &StreamKey, watching: &Watching) -> LiveReader {
         LiveReader {
             core: self.clone(),
-            owner: self.placement.owner(key),
-            reader: self.hub.join(watching.watch.clone()),
+            reader: self
+                .hub
+                .join(watching.watch.clone(), self.placement.owner(key)),
         }
     }
 
@@ -236,7 +237,6 @@ impl Future for Pending {
 /// A live reader that its stream's owner counts; dropping it tells the owner.
 pub struct LiveReader {
     core: Rc<Core>,
-    owner: usize,
     /// Its end of the watch.
     pub reader: Reader,
 }
@@ -251,7 +251,7 @@ impl LiveReader {
     /// The shard that owns its stream.
     #[must_use]
     pub fn owner(&self) -> usize {
-        self.owner
+        self.reader.stream.owner
     }
 }
 
@@ -261,10 +261,10 @@ impl Drop for LiveReader {
             incarnation: self.reader.stream.watch.incarnation(),
             core: self.core.id,
         };
-        if self.owner == self.core.id {
+        if self.owner() == self.core.id {
             let _ = self.core.shard.execute(leave).outcome;
         } else {
-            self.core.desk.notify(self.owner, leave);
+            self.core.desk.notify(self.owner(), leave);
         }
     }
 }

@@ -81,6 +81,8 @@ pub struct Standing {
     pub sent_ns: u64,
     /// The change that was last delivered; see [`Latency::delivered`](super::latency::Latency::delivered).
     pub delivered_ns: u64,
+    /// When its event stream began, in tenths of a second of the monotonic clock.
+    pub began_tenths: u32,
 }
 
 /// The part of an event that a socket did not take.
@@ -136,7 +138,8 @@ struct Turn {
 #[derive(Debug)]
 pub struct Place {
     crowd: Rc<Crowd>,
-    index: usize,
+    /// 32 bits do for what is bounded by the number of descriptors.
+    index: u32,
 }
 
 impl FanOut {
@@ -161,7 +164,7 @@ impl FanOut {
                 Rc::new(Crowd {
                     home: self.clone(),
                     stream: stream.clone(),
-                    owner: reader.owner(),
+                    owner: stream.owner,
                     members: RefCell::default(),
                     slots: Cell::new(0),
                     hand: Cell::new(0),
@@ -185,7 +188,10 @@ impl FanOut {
         if stream.watch.state() != seen {
             core.hub.queue_crowd(stream);
         }
-        Place { crowd, index }
+        Place {
+            crowd,
+            index: u32::try_from(index).unwrap_or(u32::MAX),
+        }
     }
 
     fn crowd_of(&self, stream: &LiveStream) -> Option<Rc<Crowd>> {
@@ -195,10 +201,14 @@ impl FanOut {
 }
 
 impl Place {
+    fn index(&self) -> usize {
+        self.index as usize
+    }
+
     /// Ready once it was let go; until then leaves `waker` for that.
     pub fn poll_released(&self, waker: &Waker) -> Poll<()> {
         let mut members = self.crowd.members.borrow_mut();
-        match members.get_mut(self.index) {
+        match members.get_mut(self.index()) {
             Some(member) if !member.is_released => {
                 match &member.waker {
                     Some(known) if known.will_wake(waker) => {}
@@ -210,19 +220,19 @@ impl Place {
         }
     }
 
-    /// When something was last written to it, in nanoseconds of the monotonic clock.
+    /// How far it is, and when something was last written to it.
     #[must_use]
-    pub fn sent_ns(&self) -> u64 {
+    pub fn standing(&self) -> Option<Standing> {
         let members = self.crowd.members.borrow();
-        let member = members.get(self.index);
-        member.map_or(0, |member| member.standing.sent_ns)
+        let member = members.get(self.index());
+        member.map(|member| member.standing)
     }
 
     /// Gives the place up: how far it came, and what its socket has yet to take.
     #[must_use]
     pub fn leave(self) -> Option<(Standing, Option<Box<Unsent>>)> {
         let mut members = self.crowd.members.borrow_mut();
-        let member = members.get_mut(self.index)?;
+        let member = members.get_mut(self.index())?;
         Some((member.standing, member.unsent.take()))
     }
 }
@@ -230,7 +240,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut members = self.crowd.members.borrow_mut();
-        let member = members.try_remove(self.index);
+        let member = members.try_remove(self.index());
         let mut slots = self.crowd.slots.get();
         while slots > 0 && !members.contains(slots.saturating_sub(1)) {
             slots = slots.saturating_sub(1);

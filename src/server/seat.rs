@@ -37,7 +37,8 @@ struct Place {
 #[derive(Debug)]
 pub struct Seat {
     seats: Rc<Seats>,
-    index: usize,
+    /// 32 bits do for what is bounded by the number of descriptors.
+    index: u32,
     is_counted: bool,
 }
 
@@ -81,7 +82,7 @@ impl Seats {
         });
         Seat {
             seats: self.clone(),
-            index,
+            index: u32::try_from(index).unwrap_or(u32::MAX),
             is_counted,
         }
     }
@@ -139,6 +140,10 @@ impl Seats {
 }
 
 impl Seat {
+    fn index(&self) -> usize {
+        self.index as usize
+    }
+
     /// Sets the deadline, `timeout` from now, up to half a second late.
     pub fn set_timeout(&self, timeout: Duration) {
         const SWEEP_MS: u128 = SWEEP_INTERVAL.as_millis();
@@ -149,7 +154,7 @@ impl Seat {
             .get()
             .saturating_add(sweeps)
             .saturating_add(1);
-        if let Some(place) = self.seats.taken.borrow_mut().get_mut(self.index) {
+        if let Some(place) = self.seats.taken.borrow_mut().get_mut(self.index()) {
             place.deadline = deadline;
         }
     }
@@ -173,7 +178,7 @@ impl Seat {
     #[must_use]
     pub fn is_over(&self) -> bool {
         let taken = self.seats.taken.borrow();
-        let deadline = taken.get(self.index).map(|place| place.deadline);
+        let deadline = taken.get(self.index()).map(|place| place.deadline);
         deadline.is_some_and(|deadline| deadline <= self.seats.now.get())
     }
 
@@ -185,7 +190,7 @@ impl Seat {
 
     /// Leaves `waker` to be woken by the deadline or the drain.
     pub fn wake_on_end(&self, waker: &Waker) {
-        if let Some(place) = self.seats.taken.borrow_mut().get_mut(self.index) {
+        if let Some(place) = self.seats.taken.borrow_mut().get_mut(self.index()) {
             match &place.waker {
                 Some(known) if known.will_wake(waker) => {}
                 _ => place.waker = Some(waker.clone()),
@@ -198,7 +203,7 @@ impl Drop for Seat {
     fn drop(&mut self) {
         // The waker may hold the last reference to a task that holds a seat: dropped after the
         // borrow.
-        let place = self.seats.taken.borrow_mut().try_remove(self.index);
+        let place = self.seats.taken.borrow_mut().try_remove(self.index());
         drop(place);
     }
 }

@@ -18,7 +18,7 @@
 use std::{
     cell::{Cell, RefCell},
     collections::{HashMap, VecDeque},
-    rc::Rc,
+    rc::{Rc, Weak},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
@@ -204,6 +204,9 @@ pub struct Hub {
 pub struct LiveStream {
     /// What the owner publishes.
     pub watch: Arc<Watch>,
+    /// The shard that owns it.
+    pub owner: usize,
+    hub: Weak<Hub>,
     readers: RefCell<Slab<Option<Waker>>>,
     has_crowd: Cell<bool>,
     is_queued: Cell<bool>,
@@ -238,9 +241,9 @@ pub struct SharedEvent {
 }
 
 impl Hub {
-    /// Adds a reader of the stream that `watch` watches.
+    /// Adds a reader of the stream that `watch` watches and shard `owner` owns.
     #[must_use]
-    pub fn join(self: &Rc<Self>, watch: Arc<Watch>) -> Reader {
+    pub fn join(self: &Rc<Self>, watch: Arc<Watch>, owner: usize) -> Reader {
         let incarnation = watch.incarnation();
         let stream = self
             .streams
@@ -249,6 +252,8 @@ impl Hub {
             .or_insert_with(|| {
                 Rc::new(LiveStream {
                     watch,
+                    owner,
+                    hub: Rc::downgrade(self),
                     readers: RefCell::default(),
                     has_crowd: Cell::new(false),
                     is_queued: Cell::new(false),
@@ -259,11 +264,7 @@ impl Hub {
             .clone();
         let id = stream.readers.borrow_mut().insert(None);
         self.readers.set(self.readers.get().saturating_add(1));
-        Reader {
-            hub: self.clone(),
-            stream,
-            id,
-        }
+        Reader { stream, id }
     }
 
     /// A wake-up has arrived: everybody who waits on this stream looks again.
@@ -377,7 +378,6 @@ impl LiveStream {
 /// One live reader; dropping it ends its watch.
 #[derive(Debug)]
 pub struct Reader {
-    hub: Rc<Hub>,
     /// The stream it reads.
     pub stream: Rc<LiveStream>,
     id: usize,
@@ -426,12 +426,13 @@ impl Drop for Reader {
         if readers.contains(self.id) {
             readers.remove(self.id);
         }
-        self.hub
-            .readers
-            .set(self.hub.readers.get().saturating_sub(1));
+        let Some(hub) = self.stream.hub.upgrade() else {
+            return;
+        };
+        hub.readers.set(hub.readers.get().saturating_sub(1));
         if readers.is_empty() {
             let incarnation = self.stream.watch.incarnation();
-            self.hub.streams.borrow_mut().remove(&incarnation);
+            hub.streams.borrow_mut().remove(&incarnation);
         }
     }
 }
@@ -484,7 +485,7 @@ mod tests {
         let hub = Rc::new(Hub::default());
         let mut watchers = Watchers::default();
         let watch = watchers.register(Watch::new(0), Incarnation(9), Watched::Open { tail: 5 });
-        let reader = hub.join(watch.clone());
+        let reader = hub.join(watch.clone(), 0);
         let (count, waker) = counter();
         let context = Context::from_waker(&waker);
         hub.wake(&watch);
@@ -510,7 +511,7 @@ mod tests {
         let hub = Rc::new(Hub::default());
         let mut watchers = Watchers::default();
         let watch = watchers.register(Watch::new(0), Incarnation(9), Watched::Open { tail: 5 });
-        let reader = hub.join(watch.clone());
+        let reader = hub.join(watch.clone(), 0);
         let (count, waker) = counter();
         let mut context = Context::from_waker(&waker);
         assert!(reader.poll_changed(5, context.waker()).is_pending());
