@@ -181,6 +181,37 @@ impl Turnstile {
         })
     }
 
+    /// The same for those who wait for hours, and are to cost little meanwhile: one has a gate only
+    /// while it queues. None is preferred.
+    pub fn run_idle<F: Future>(
+        &self,
+        is_over: impl Fn() -> bool,
+        mut work: Pin<&mut F>,
+    ) -> impl Future<Output = F::Output> {
+        let mut gate: Option<Rc<Gate>> = None;
+        let mut is_first = true;
+        poll_fn(move |cx| {
+            // Who begins was let in already.
+            let is_let_in = std::mem::take(&mut is_first) || is_over();
+            match &gate {
+                Some(queued) if queued.place.get() == Place::Queued && !is_let_in => {
+                    queued.set_waker(cx.waker());
+                    return Poll::Pending;
+                }
+                Some(_) => gate = None,
+                None if is_let_in || self.has_room(Instant::now()) => {}
+                None => {
+                    let queued = Rc::<Gate>::default();
+                    queued.set_waker(cx.waker());
+                    self.queue(&queued, Share::First);
+                    gate = Some(queued);
+                    return Poll::Pending;
+                }
+            }
+            work.as_mut().poll(cx)
+        })
+    }
+
     fn queue(&self, gate: &Rc<Gate>, share: Share) {
         gate.place.set(Place::Queued);
         if let Some(queue) = self.queues.borrow_mut().get_mut(share as usize) {
@@ -368,6 +399,45 @@ mod tests {
         // The next time is another.
         assert!(crowd.as_mut().poll(&mut cx).is_pending());
         assert_eq!(polls.take(), 0);
+    }
+
+    #[test]
+    fn of_idle_ones_that_are_woken_at_once_one_goes_on_in_each_round() {
+        let turnstile = Turnstile::default();
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut keeper = pin!(turnstile.keep(async || future::yield_now().await));
+        let polls = Cell::new(0);
+        let mut readers: Vec<_> = (0..100)
+            .map(|_| {
+                let polls = &polls;
+                Box::pin(poll_fn(move |_| {
+                    polls.set(polls.get() + 1);
+                    Poll::<()>::Pending
+                }))
+            })
+            .collect();
+        let mut readers: Vec<_> = readers
+            .iter_mut()
+            .map(|work| Box::pin(turnstile.run_idle(|| false, work.as_mut())))
+            .collect();
+        for reader in &mut readers {
+            assert!(reader.as_mut().poll(&mut cx).is_pending());
+        }
+        assert_eq!(polls.take(), 100, "each begins");
+        // The window never ends.
+        let begun = Instant::now() + Duration::from_secs(3600);
+        turnstile.window.set((begun, 0));
+        for reader in &mut readers {
+            assert!(reader.as_mut().poll(&mut cx).is_pending());
+        }
+        assert_eq!(polls.take(), ARRIVALS_AT_ONCE_MAX);
+        for _ in 0..10 {
+            assert!(keeper.as_mut().poll(&mut cx).is_pending());
+            for reader in readers.iter_mut().skip(ARRIVALS_AT_ONCE_MAX as usize) {
+                assert!(reader.as_mut().poll(&mut cx).is_pending());
+            }
+            assert_eq!(polls.take(), 1);
+        }
     }
 
     #[test]
