@@ -50,6 +50,7 @@ mod slice;
 mod snapshot;
 mod snapshot_parts;
 pub mod stream;
+mod streams;
 pub mod tables;
 #[cfg(test)]
 mod tests;

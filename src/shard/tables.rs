@@ -15,8 +15,6 @@ use std::{
     sync::Arc,
 };
 
-use slab::Slab;
-
 use crate::{
     base::limits::FLUSH_BYTES,
     protocol::{
@@ -28,6 +26,7 @@ use crate::{
         index::Index,
         request::BatchNumber,
         stream::{Blob, STREAM_OVERHEAD_BYTES, StoredSnapshot, Stream},
+        streams::Streams,
     },
     storage::{
         blob::Graveyard,
@@ -41,7 +40,7 @@ const SHARED_TYPES_MAX: usize = 1024;
 /// What a shard knows.
 #[derive(Debug)]
 pub struct Tables {
-    pub(super) streams: Slab<Stream>,
+    pub(super) streams: Streams,
     pub(super) index: Index,
     /// Content types in use, so that streams of one type share its text.
     types: HashSet<ContentType, ahash::RandomState>,
@@ -107,7 +106,7 @@ impl Tables {
     #[must_use]
     pub fn new(allocator: Allocator, graveyard: Graveyard) -> Self {
         Self {
-            streams: Slab::new(),
+            streams: Streams::default(),
             index: Index::default(),
             types: HashSet::default(),
             fenced: HashSet::new(),
@@ -179,8 +178,7 @@ impl Tables {
 
     /// Makes room for `streams` more.
     pub(super) fn reserve(&mut self, streams: usize) {
-        self.streams.reserve_exact(streams);
-        self.index.reserve(&self.streams, streams);
+        self.index.reserve(streams);
     }
 
     /// Gives memory back that growing took and nothing needs.
