@@ -21,6 +21,7 @@ pub mod amount;
 pub mod checksum;
 pub mod hex;
 pub mod limits;
+pub mod queue;
 pub mod rng;
 pub mod signal;
 pub mod time;

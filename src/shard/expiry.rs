@@ -10,8 +10,6 @@
 //! Each entry carries the incarnation it was made for, so a stream
 //! of the same name that came later is never touched (cases/storage.md 8).
 
-use std::cmp::Reverse;
-
 use crate::{
     protocol::incarnation::Incarnation,
     shard::{owner::Shard, tables::Tables},
@@ -31,11 +29,11 @@ impl Tables {
             self.overdue.pop_front();
             return Some(incarnation);
         }
-        let Reverse((due_ms, incarnation)) = self.expiries.peek().copied()?;
+        let (due_ms, incarnation) = self.expiries.first().copied()?;
         if due_ms > now_ms {
             return None;
         }
-        self.expiries.pop();
+        self.expiries.pop_first();
         Some(incarnation)
     }
 
@@ -66,7 +64,7 @@ impl Shard {
                         match state.lifetime.expires_ms(state.renewed_ms) {
                             // Renewed since, or the clock was set back.
                             Some(end_ms) if end_ms > now_ms => {
-                                tables.expiries.push(Reverse((end_ms, incarnation)));
+                                tables.expiries.insert((end_ms, incarnation));
                             }
                             // Held by a live reader.
                             Some(_) => tables.look_again(now_ns, incarnation),

@@ -145,10 +145,10 @@ impl Shard {
             // More came while these were written.
             tables.flushable.push_back((flush.slot, flush.incarnation));
         }
-        tables.moved.extend(replaced);
-        tables
-            .evictable
-            .push_back((flush.slot, flush.incarnation, at));
+        replaced
+            .into_iter()
+            .for_each(|place| tables.moved.push(place));
+        tables.note_evictable(flush.slot, at);
         // Retention may have passed them meanwhile.
         tables.release_history(flush.slot);
     }

@@ -27,7 +27,10 @@ use smallvec::SmallVec;
 use crate::{
     base::limits::{BLOCK_BYTES_MAX, KIB, PIECE_BYTES},
     protocol::incarnation::Incarnation,
-    shard::run::{BlockRun, Run},
+    shard::{
+        evictable::Ticket,
+        run::{BlockRun, Run},
+    },
     storage::segment::{BlockKey, BlockKind, Holdings, NewBlock, Place},
 };
 
@@ -79,6 +82,8 @@ struct Recent {
     open_start: u64,
     /// What was appended since this offset decides how large the next piece is.
     grown_from: u64,
+    /// Its place among what may leave memory.
+    ticket: Option<Ticket>,
 }
 
 #[derive(Clone, Debug)]
@@ -366,6 +371,18 @@ impl History {
             .and_then(|index| self.blocks.get_mut(index))
             .filter(|block| block.place == from);
         found.map(|block| block.place = to).is_some()
+    }
+
+    /// Its place among what may leave memory.
+    #[must_use]
+    pub fn ticket(&self) -> Option<Ticket> {
+        self.recent.as_ref()?.ticket
+    }
+
+    /// Gives it another; false if it has nothing in memory.
+    pub fn set_ticket(&mut self, ticket: Option<Ticket>) -> bool {
+        let recent = self.recent.as_mut();
+        recent.map(|recent| recent.ticket = ticket).is_some()
     }
 
     /// Lets go, in memory, of what lies before `offset` and is in blocks: in whole pieces that are

@@ -283,6 +283,9 @@ impl<D: Disk> Keeper<D> {
     /// being done: on a full disk one step gives back what another waits for.
     async fn turn(&mut self) -> Result<(), Trouble> {
         let mut put_off = None;
+        while self.shard.tidy_evictable() {
+            future::yield_now().await;
+        }
         later(self.reclaim().await, &mut put_off)?;
         later(self.flush_large().await, &mut put_off)?;
         if self.is_checkpoint_due() {

@@ -9,13 +9,16 @@ use crate::{
     shard::{
         checkpoint::encode_stream,
         flush::{BlobFlush, Flush},
+        moved::Moved,
         owner::Shard,
     },
-    storage::segment::{Place, SegmentId},
+    storage::segment::SegmentId,
 };
 
 /// Streams of one slice of a checkpoint.
 const SLICE_STREAMS: usize = 256;
+/// Places, and what may leave memory, looked at in one turn.
+const SLICE_PLACES: usize = 256;
 /// Bytes written in one slice.
 const SLICE_BYTES: u64 = DISK_IO_BYTES_MAX as u64;
 
@@ -83,20 +86,30 @@ impl Shard {
     }
 
     /// A checkpoint begins: the places given up until now go when it rules.
-    pub(super) fn begin_checkpoint(&self) -> Vec<Place> {
+    pub(super) fn begin_checkpoint(&self) -> Moved {
         std::mem::take(&mut self.tables.borrow_mut().moved)
     }
 
-    pub(super) fn release_moved(&self, moved: &[Place]) {
+    /// It rules: some of them go. True when more are left.
+    pub(super) fn release_moved(&self, moved: &mut Moved) -> bool {
         let mut tables = self.tables.borrow_mut();
-        for place in moved {
-            tables.held.release(*place);
+        for _ in 0..SLICE_PLACES {
+            let Some(place) = moved.pop() else {
+                return false;
+            };
+            tables.held.release(place);
         }
+        true
     }
 
     /// It came to nothing: they wait for the next one.
-    pub(super) fn keep_moved(&self, moved: Vec<Place>) {
-        self.tables.borrow_mut().moved.extend(moved);
+    pub(super) fn keep_moved(&self, moved: Moved) {
+        self.tables.borrow_mut().moved.put_back(moved);
+    }
+
+    /// A step of the tidying of what may leave memory; true when more is due.
+    pub(super) fn tidy_evictable(&self) -> bool {
+        self.tables.borrow_mut().tidy_evictable(SLICE_PLACES)
     }
 
     /// What of the shard is where.
@@ -113,8 +126,7 @@ impl Shard {
 
     /// Bytes of places given up since the last checkpoint began.
     pub(super) fn moved_bytes(&self) -> u64 {
-        let tables = self.tables.borrow();
-        tables.moved.iter().map(|place| place.bytes()).sum()
+        self.tables.borrow().moved.bytes()
     }
 
     /// Whether a good part of the memory holds what only a checkpoint can let leave it.

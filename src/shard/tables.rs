@@ -10,27 +10,28 @@
 //! place ([`Tables::moved`]).
 
 use std::{
-    cmp::Reverse,
-    collections::{BinaryHeap, HashSet, VecDeque},
+    collections::{BTreeSet, HashSet, VecDeque},
     sync::Arc,
 };
 
 use crate::{
-    base::limits::FLUSH_BYTES,
+    base::{limits::FLUSH_BYTES, queue::Queue},
     protocol::{
         content_type::ContentType,
         incarnation::{Allocator, Incarnation},
         stream_key::StreamKey,
     },
     shard::{
+        evictable::Evictable,
         index::Index,
+        moved::Moved,
         request::BatchNumber,
         stream::{Blob, STREAM_OVERHEAD_BYTES, StoredSnapshot, Stream},
         streams::Streams,
     },
     storage::{
         blob::Graveyard,
-        segment::{Holdings, Place, Segment},
+        segment::{Holdings, Segment},
     },
 };
 
@@ -48,21 +49,21 @@ pub struct Tables {
     pub(super) memory_bytes: u64,
     /// When a stream may be over, in Unix milliseconds. A stream has one entry here or in
     /// [`Self::overdue`].
-    pub(super) expiries: BinaryHeap<Reverse<(u64, Incarnation)>>,
+    pub(super) expiries: BTreeSet<(u64, Incarnation)>,
     /// Streams that were over and could not be deleted, and when to look again, in nanoseconds of
     /// the monotonic clock; the first first.
-    pub(super) overdue: VecDeque<(u64, Incarnation)>,
-    effects: VecDeque<(BatchNumber, Effect)>,
+    pub(super) overdue: Queue<(u64, Incarnation)>,
+    effects: Queue<(BatchNumber, Effect)>,
     allocator: Allocator,
     pub(super) graveyard: Graveyard,
     /// What it has in segments.
     pub(super) held: Holdings,
     /// Places that were given up for others; released with the next checkpoint that rules.
-    pub(super) moved: Vec<Place>,
+    pub(super) moved: Moved,
     /// Streams with enough bytes for whole blocks.
     pub(super) flushable: VecDeque<(usize, Incarnation)>,
-    /// What may leave memory, in the order in which it was written to blocks: up to which offset.
-    pub(super) evictable: VecDeque<(usize, Incarnation, u64)>,
+    /// What may leave memory.
+    pub(super) evictable: Evictable,
     /// Bytes of streams that are in memory alone.
     pub(super) unflushed_bytes: u64,
 }
@@ -111,15 +112,15 @@ impl Tables {
             types: HashSet::default(),
             fenced: HashSet::new(),
             memory_bytes: 0,
-            expiries: BinaryHeap::new(),
-            overdue: VecDeque::new(),
-            effects: VecDeque::new(),
+            expiries: BTreeSet::new(),
+            overdue: Queue::default(),
+            effects: Queue::default(),
             allocator,
             graveyard,
             held: Holdings::new(),
-            moved: Vec::new(),
+            moved: Moved::default(),
             flushable: VecDeque::new(),
-            evictable: VecDeque::new(),
+            evictable: Evictable::default(),
             unflushed_bytes: 0,
         }
     }
@@ -139,7 +140,7 @@ impl Tables {
         stream.charged = STREAM_OVERHEAD_BYTES.saturating_add(stream.history.memory_bytes());
         self.memory_bytes = self.memory_bytes.saturating_add(stream.charged);
         if let Some(end_ms) = stream.staged.lifetime.expires_ms(stream.staged.renewed_ms) {
-            self.expiries.push(Reverse((end_ms, incarnation)));
+            self.expiries.insert((end_ms, incarnation));
         }
         let slot = self.streams.insert(stream);
         self.index.insert(&self.streams, slot, takes_name);
@@ -271,21 +272,6 @@ impl Tables {
             self.flushable.push_back((slot, stream.staged.incarnation));
         }
         is_enough
-    }
-
-    /// Lets bytes that are in blocks leave memory, oldest first, until no more than `bytes_max` are
-    /// charged or none is left.
-    pub(super) fn evict_to(&mut self, bytes_max: u64) {
-        while self.memory_bytes > bytes_max {
-            let Some((slot, incarnation, end)) = self.evictable.pop_front() else {
-                return;
-            };
-            let stream = self.streams.get_mut(slot);
-            let freed = stream
-                .filter(|stream| stream.staged.incarnation == incarnation)
-                .map_or(0, |stream| stream.history.evict_before(end));
-            self.discharge(slot, freed);
-        }
     }
 
     /// The segments that blocks of these bodies are in.

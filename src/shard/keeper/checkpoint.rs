@@ -31,7 +31,7 @@ impl<D: Disk> Keeper<D> {
         self.next_number = number.saturating_add(1);
         let begin = self.journal.next_position();
         let mark = self.journal.stats().batch_bytes;
-        let moved = self.shard.begin_checkpoint();
+        let mut moved = self.shard.begin_checkpoint();
         let emptied = std::mem::take(&mut self.emptied);
         match self.write_checkpoint(number, begin).await {
             Ok(current) => {
@@ -40,7 +40,9 @@ impl<D: Disk> Keeper<D> {
                 self.publish_current();
                 self.options.journal_bytes = 0;
                 self.journal_mark = mark;
-                self.shard.release_moved(&moved);
+                while self.shard.release_moved(&mut moved) {
+                    future::yield_now().await;
+                }
                 self.count(|stats| {
                     stats.checkpoints = stats.checkpoints.saturating_add(1);
                     stats.checkpoint_bytes = stats.checkpoint_bytes.saturating_add(bytes);
