@@ -57,7 +57,74 @@ pub struct Rare {
     /// Where the stream was forked from.
     pub origin: Option<ForkOrigin>,
     /// Forks that inherit from this stream: their token, and the first offset they inherit.
-    pub forks: BTreeMap<Incarnation, ForkReference>,
+    pub forks: Forks,
+}
+
+/// The references of a stream's forks. Which is the lowest offset that one inherits is known without
+/// looking at all of them.
+#[derive(Clone, Debug, Default)]
+pub struct Forks {
+    references: BTreeMap<Incarnation, ForkReference>,
+    /// How many inherit from which offset on.
+    starts: BTreeMap<u64, usize>,
+}
+
+impl Forks {
+    /// Adds the reference of `fork`.
+    pub fn insert(&mut self, fork: Incarnation, reference: ForkReference) {
+        let forks = self.starts.entry(reference.start).or_default();
+        *forks = forks.saturating_add(1);
+        if let Some(before) = self.references.insert(fork, reference) {
+            self.forget_start(before.start);
+        }
+    }
+
+    /// Takes the reference of `fork` out.
+    pub fn remove(&mut self, fork: Incarnation) -> Option<ForkReference> {
+        let reference = self.references.remove(&fork)?;
+        self.forget_start(reference.start);
+        Some(reference)
+    }
+
+    fn forget_start(&mut self, start: u64) {
+        if let Some(forks) = self.starts.get_mut(&start) {
+            *forks = forks.saturating_sub(1);
+            if *forks == 0 {
+                self.starts.remove(&start);
+            }
+        }
+    }
+
+    /// Whether `fork` has one.
+    #[must_use]
+    pub fn contains(&self, fork: Incarnation) -> bool {
+        self.references.contains_key(&fork)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.references.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.references.is_empty()
+    }
+
+    /// All of them, by token.
+    pub fn iter(&self) -> impl Iterator<Item = (Incarnation, &ForkReference)> {
+        self.references
+            .iter()
+            .map(|(fork, reference)| (*fork, reference))
+    }
+
+    /// The first offset that any of them inherits.
+    #[must_use]
+    pub fn lowest_start(&self) -> Option<u64> {
+        self.starts.keys().next().copied()
+    }
 }
 
 /// A durable reference that a fork holds on its source.
@@ -116,13 +183,46 @@ impl StreamState {
     /// from below it (decisions, Forks).
     #[must_use]
     pub fn kept_from(&self) -> u64 {
-        let forks = self.rare.iter().flat_map(|rare| rare.forks.values());
-        forks.map(|fork| fork.start).fold(self.retained, u64::min)
+        let lowest = self
+            .rare
+            .as_ref()
+            .and_then(|rare| rare.forks.lowest_start());
+        lowest.map_or(self.retained, |start| start.min(self.retained))
     }
 
     /// Whether the stream's life is over at `now_ms`.
     #[must_use]
     pub fn is_over(&self, now_ms: u64) -> bool {
         self.lifetime.is_over(self.renewed_ms, now_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::rng::Rng;
+
+    #[test]
+    fn the_lowest_start_is_that_of_the_forks_there_are() {
+        let mut rng = Rng::from_seed(1);
+        let (mut forks, mut model) = (Forks::default(), BTreeMap::new());
+        for _ in 0..10_000 {
+            let fork = Incarnation(rng.below(50));
+            if rng.below(2) == 0 {
+                let start = rng.below(20);
+                let key = StreamKey::restored("f");
+                forks.insert(fork, ForkReference { key, start });
+                model.insert(fork, start);
+            } else {
+                let removed = forks.remove(fork).map(|reference| reference.start);
+                assert_eq!(removed, model.remove(&fork));
+            }
+            assert_eq!(forks.lowest_start(), model.values().min().copied());
+            assert_eq!(
+                (forks.len(), forks.is_empty()),
+                (model.len(), model.is_empty())
+            );
+            assert!(forks.starts.len() <= model.len());
+        }
     }
 }

@@ -108,7 +108,7 @@ fn encode_rare(out: &mut Writer<'_>, rare: &Rare, blobs: Option<&Blobs>) {
     out.option(rare.last_seq.as_ref(), |out, seq| out.text(seq));
     out.option(rare.origin.as_ref(), Writer::origin);
     out.u32(rare.forks.len() as u32);
-    for (fork, reference) in &rare.forks {
+    for (fork, reference) in rare.forks.iter() {
         out.u64(fork.0);
         out.text(reference.key.as_str());
         out.u64(reference.start);

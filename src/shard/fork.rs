@@ -111,7 +111,7 @@ impl Shard {
             slot.filter(|slot| {
                 let stream = tables.streams.get(*slot);
                 let rare = stream.and_then(|stream| stream.staged.rare.as_ref());
-                rare.is_some_and(|rare| rare.forks.contains_key(&fork))
+                rare.is_some_and(|rare| rare.forks.contains(fork))
             })
         };
         let Some(slot) = slot else {
@@ -180,7 +180,7 @@ impl Tables {
         let reference = self
             .streams
             .get_mut(slot)
-            .and_then(|stream| stream.staged.rare_mut().forks.remove(&fork));
+            .and_then(|stream| stream.staged.rare_mut().forks.remove(fork));
         if let Some(reference) = reference {
             self.discharge(slot, reference_charge(&reference.key));
         }

@@ -363,9 +363,9 @@ impl Tables {
         let streams = self.streams.iter();
         streams
             .flat_map(|(_, stream)| {
-                let forks = stream.staged.rare.iter().flat_map(|rare| rare.forks.keys());
+                let forks = stream.staged.rare.iter().flat_map(|rare| rare.forks.iter());
                 let source = stream.staged.incarnation;
-                forks.map(move |fork| (source, *fork))
+                forks.map(move |(fork, _)| (source, fork))
             })
             .collect()
     }

@@ -421,8 +421,10 @@ fn describe(shard: u32, stream: &Stream, snapshot: Option<SnapshotReport>) -> St
             offset: origin.offset,
         }),
         forks: rare.map_or_else(Vec::new, |rare| {
-            let forks = rare.forks.values();
-            forks.map(|fork| fork.key.as_str().to_owned()).collect()
+            let forks = rare.forks.iter();
+            forks
+                .map(|(_, fork)| fork.key.as_str().to_owned())
+                .collect()
         }),
         producers: rare.map_or(0, |rare| rare.producers.len()),
     }

@@ -212,7 +212,7 @@ impl Salvage {
     fn refer(&mut self, fork: Fork) -> Result<(), ReplayError> {
         let source = self.tables.stream(fork.origin.incarnation);
         let rare = source.and_then(|stream| stream.staged.rare.as_ref());
-        if rare.is_some_and(|rare| rare.forks.contains_key(&fork.incarnation)) {
+        if rare.is_some_and(|rare| rare.forks.contains(fork.incarnation)) {
             return Ok(());
         }
         self.add(&Record::Refer {

@@ -171,7 +171,7 @@ fn play(seed: u64, is_minded: bool) -> (Copied, bool) {
     let is_there = forks.stream(created.incarnation).is_some();
     let is_referred = sources.all_streams().any(|stream| {
         let rare = stream.staged.rare.as_ref();
-        rare.is_some_and(|rare| rare.forks.contains_key(&created.incarnation))
+        rare.is_some_and(|rare| rare.forks.contains(created.incarnation))
     });
     let copied = match (is_referred, is_there) {
         (false, false) => Copied::Nothing,

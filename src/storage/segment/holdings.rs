@@ -4,7 +4,7 @@
 //! atomic, and nothing is behind a lock. What one shard has in it is counted by
 //! that shard ([`Holdings`]).
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -130,8 +130,91 @@ struct Holding {
     segment: Arc<Segment>,
     /// Bytes of our live blocks in it.
     live_bytes: u64,
-    /// Dead ranges that were ours and still take space: start to end.
-    dead: BTreeMap<u64, u64>,
+    dead: Dead,
+}
+
+/// Dead ranges that were ours and still take space. Those that are too short for a hole, of which
+/// there may be a hundred thousand, are not looked at for one.
+#[derive(Debug, Default)]
+struct Dead {
+    /// Start to end.
+    ranges: BTreeMap<u64, u64>,
+    /// Starts of those that may be worth a hole.
+    worth: BTreeSet<u64>,
+    /// Ranges looked at for holes.
+    #[cfg(test)]
+    looked_at: usize,
+}
+
+/// The whole pages of a range.
+fn pages(start: u64, end: u64) -> Range<u64> {
+    start.next_multiple_of(DISK_ALIGN as u64)..align_down(end)
+}
+
+/// Whether they are worth a hole.
+fn is_worth(pages: &Range<u64>) -> bool {
+    pages.end.saturating_sub(pages.start) >= PUNCH_BYTES_MIN
+}
+
+impl Dead {
+    /// Adds a range that touches none of the others, or some at its ends.
+    fn add(&mut self, range: Range<u64>) {
+        let (mut start, mut end) = (range.start, range.end);
+        if let Some((&before, &before_end)) = self.ranges.range(..=start).next_back()
+            && before_end == start
+        {
+            self.remove(before);
+            start = before;
+        }
+        if let Some(after_end) = self.remove(end) {
+            end = after_end;
+        }
+        self.insert(start, end);
+    }
+
+    fn insert(&mut self, start: u64, end: u64) {
+        self.ranges.insert(start, end);
+        if is_worth(&pages(start, end)) {
+            self.worth.insert(start);
+        }
+    }
+
+    fn remove(&mut self, start: u64) -> Option<u64> {
+        self.worth.remove(&start);
+        self.ranges.remove(&start)
+    }
+
+    /// Takes out whole pages that are worth a hole, at most `count_max` ranges, in a file of
+    /// `file_end` bytes.
+    fn take(&mut self, count_max: usize, file_end: u64) -> Vec<Range<u64>> {
+        let mut found = Vec::new();
+        while found.len() < count_max
+            && let Some(start) = self.worth.pop_first()
+        {
+            #[cfg(test)]
+            {
+                self.looked_at += 1;
+            }
+            let Some(end) = self.ranges.get(&start).copied() else {
+                continue;
+            };
+            // A start cuts a file behind its last live block: what died there takes no space.
+            let range = pages(start, end.min(file_end));
+            if !is_worth(&range) {
+                continue;
+            }
+            self.ranges.remove(&start);
+            // What is left at both ends is less than a page: it may merge with what dies next.
+            if start < range.start {
+                self.insert(start, range.start);
+            }
+            if range.end < end {
+                self.insert(range.end, end);
+            }
+            found.push(range);
+        }
+        found
+    }
 }
 
 impl Holdings {
@@ -148,7 +231,7 @@ impl Holdings {
             Holding {
                 segment: segment.clone(),
                 live_bytes: 0,
-                dead: BTreeMap::new(),
+                dead: Dead::default(),
             }
         });
         holding.live_bytes = holding.live_bytes.saturating_add(place.bytes());
@@ -173,7 +256,7 @@ impl Holdings {
             self.segments.remove(&place.segment);
             return;
         }
-        add_range(&mut holding.dead, u64::from(place.offset)..place.end());
+        holding.dead.add(u64::from(place.offset)..place.end());
     }
 
     /// The segment `id`, if we have something in it.
@@ -225,7 +308,6 @@ impl Holdings {
     /// count as given back from now on.
     pub fn take_punchable(&mut self, count_max: usize) -> Vec<(SegmentId, Range<u64>)> {
         let mut ranges = Vec::new();
-        let page = DISK_ALIGN as u64;
         for holding in self.segments.values_mut() {
             if ranges.len() >= count_max {
                 break;
@@ -233,35 +315,13 @@ impl Holdings {
             let segment = &holding.segment;
             if !segment.sealed.load(Ordering::Acquire)
                 || segment.is_pinned()
-                || holding.dead.is_empty()
+                || holding.dead.worth.is_empty()
             {
                 continue;
             }
-            // A start cuts a file behind its last live block: what died there takes no space.
             let file_end = segment.file_bytes.load(Ordering::Relaxed);
-            let whole = |start: u64, end: u64| {
-                let end = end.min(file_end);
-                start.next_multiple_of(page)..align_down(end)
-            };
-            let worth =
-                |range: &Range<u64>| range.end.saturating_sub(range.start) >= PUNCH_BYTES_MIN;
-            let found: Vec<(u64, Range<u64>)> = holding
-                .dead
-                .iter()
-                .map(|(start, end)| (*start, whole(*start, *end)))
-                .filter(|(_, range)| worth(range))
-                .take(count_max.saturating_sub(ranges.len()))
-                .collect();
-            for (start, range) in found {
-                // What is left at both ends is less than a page: it may merge with what dies next.
-                if let Some(end) = holding.dead.remove(&start) {
-                    if start < range.start {
-                        holding.dead.insert(start, range.start);
-                    }
-                    if range.end < end {
-                        holding.dead.insert(range.end, end);
-                    }
-                }
+            let left = count_max.saturating_sub(ranges.len());
+            for range in holding.dead.take(left, file_end) {
                 let bytes = range.end.saturating_sub(range.start);
                 segment.give_back(bytes);
                 ranges.push((segment.id, range));
@@ -269,21 +329,6 @@ impl Holdings {
         }
         ranges
     }
-}
-
-/// Adds a range to ranges that do not touch; it may touch others.
-fn add_range(ranges: &mut BTreeMap<u64, u64>, range: Range<u64>) {
-    let (mut start, mut end) = (range.start, range.end);
-    if let Some((&before, &before_end)) = ranges.range(..=start).next_back()
-        && before_end == start
-    {
-        ranges.remove(&before);
-        start = before;
-    }
-    if let Some(after_end) = ranges.remove(&end) {
-        end = after_end;
-    }
-    ranges.insert(start, end);
 }
 
 #[cfg(test)]
@@ -383,6 +428,44 @@ mod tests {
         drop((segment, known));
         assert_eq!(held.take_punchable(9), vec![]);
         assert_eq!(held.taken_bytes(), 8192);
+    }
+
+    /// Every other one of very many small blocks is dead.
+    #[test]
+    fn ranges_that_are_too_short_are_not_looked_at_for_holes() {
+        let graveyard = SegmentGraveyard::default();
+        let segment = Segment::open(SegmentId(1), &graveyard);
+        let mut held = Holdings::new();
+        let mut end = 4096;
+        let mut next = |len| {
+            let block = place(end, len);
+            end = block.end() as u32;
+            block
+        };
+        let small: Vec<Place> = (0..10_000).map(|_| next(40)).collect();
+        let (large, last) = (next(65536), next(40));
+        for block in small.iter().chain([&large, &last]) {
+            held.adopt(&segment, *block);
+        }
+        segment.set_taken_bytes(u64::from(end));
+        segment.seal();
+        drop(segment);
+        small
+            .iter()
+            .step_by(2)
+            .for_each(|block| held.release(*block));
+        held.release(large);
+        assert_eq!(held.take_punchable(9).len(), 1);
+        assert_eq!(held.take_punchable(9).len(), 0);
+        let looked_at = |held: &Holdings| held.segments.values().next().unwrap().dead.looked_at;
+        assert_eq!(looked_at(&held), 1);
+        small
+            .iter()
+            .skip(1)
+            .step_by(2)
+            .for_each(|block| held.release(*block));
+        assert_eq!(held.take_punchable(9).len(), 1);
+        assert_eq!(looked_at(&held), 2);
     }
 
     #[test]

@@ -341,7 +341,7 @@ impl Stream {
         assert_eq!(producers, self.producers, "{name}: producers");
         let forks: BTreeMap<u64, u64> = rare
             .iter()
-            .flat_map(|rare| &rare.forks)
+            .flat_map(|rare| rare.forks.iter())
             .map(|(fork, reference)| (fork.0, reference.start))
             .collect();
         assert_eq!(forks, self.forks, "{name}: forks");
