@@ -12,6 +12,7 @@
 use std::{collections::VecDeque, rc::Rc};
 
 use bytes::Bytes;
+use futures_lite::future;
 use glommio::Task;
 
 use crate::{
@@ -30,6 +31,9 @@ use crate::{
         segment::{BlockBytes, BlockKey, BlockReader, Place, reads},
     },
 };
+
+/// Sources of a fork that are asked before others have their turn.
+const SOURCES_PER_TURN: usize = 256;
 
 impl Core {
     /// Asks the owner of `key`, as [`call`](Self::call) does, and brings what its decision needs.
@@ -82,6 +86,7 @@ impl Core {
     pub async fn sources(&self, runs: Vec<Run>) -> Result<VecDeque<Source>, Refusal> {
         let mut sources = VecDeque::with_capacity(runs.len());
         let mut left = VecDeque::from(runs);
+        let mut asked = 0usize;
         while let Some(run) = left.pop_front() {
             match run {
                 Run::Memory(bytes) => sources.push_back(Source::Memory(bytes)),
@@ -93,6 +98,11 @@ impl Core {
                         end: run.end,
                     };
                     let owner = self.placement.owner(&run.key);
+                    // A fork of a fork of a fork, and so on: this core may own them all.
+                    asked = asked.saturating_add(1);
+                    if asked.is_multiple_of(SOURCES_PER_TURN) {
+                        future::yield_now().await;
+                    }
                     match self.call_shard(owner, inherit).await? {
                         // They come in its place.
                         Reply::Inherited(Some(runs)) => {

@@ -25,7 +25,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::{
-    base::limits::{BLOCK_BYTES_MAX, KIB, PIECE_BYTES},
+    base::limits::{BLOCK_BYTES_MAX, KIB, MIB, PIECE_BYTES},
     protocol::incarnation::Incarnation,
     shard::{
         evictable::Ticket,
@@ -33,6 +33,10 @@ use crate::{
     },
     storage::segment::{BlockKey, BlockKind, Holdings, NewBlock, Place},
 };
+
+/// Most bytes that are taken at once to be written to blocks, in whole blocks: to copy them, and to
+/// take their checksums, is one turn of the core.
+const FLUSHED_BYTES_MAX: u64 = 2 * MIB as u64;
 
 /// An open piece grows in place up to this many bytes: copying them costs less than one piece more.
 const GROWN_BYTES_MAX: usize = 4 * KIB;
@@ -325,11 +329,11 @@ impl History {
         self.blocks.get(index).filter(|block| block.start <= offset)
     }
 
-    /// The bytes that no block holds yet, by reference: the open piece is sealed for it, unless it
-    /// is small. With `whole_blocks` the last ones stay that would not fill a block.
+    /// The bytes that no block holds yet, by reference, at most [`FLUSHED_BYTES_MAX`] of them: the open
+    /// piece is sealed for it, unless it is small. With `whole_blocks` the last ones stay that would not fill a block.
     pub fn unflushed_pieces(&mut self, whole_blocks: bool) -> Vec<Bytes> {
         let start = self.flushed_end();
-        let mut end = self.end;
+        let mut end = self.end.min(start.saturating_add(FLUSHED_BYTES_MAX));
         if whole_blocks {
             const BLOCK: u64 = BLOCK_BYTES_MAX as u64;
             let rest = end.saturating_sub(start) % BLOCK;

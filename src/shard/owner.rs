@@ -31,6 +31,7 @@ use crate::{
         lookup::{Cache, Lack},
         record::Record,
         request::{BatchNumber, Cold, Reply, Request, Staged, Warm},
+        slice::SLICE_PLACES,
         stream::{Blob, Stream},
         tables::{Effect, Tables},
     },
@@ -77,13 +78,14 @@ impl Shard {
     #[must_use]
     pub fn new(
         id: usize,
-        tables: Tables,
+        mut tables: Tables,
         journal: Rc<dyn Stage>,
         clock: Rc<dyn Clock>,
         limits: Limits,
         memory_bytes_max: u64,
         peers: Rc<dyn Peers>,
     ) -> Self {
+        tables.set_releases_max(SLICE_PLACES);
         Self {
             id,
             tables: RefCell::new(tables),
@@ -283,6 +285,9 @@ impl Shard {
             let effect = self.tables.borrow_mut().next_effect(durable);
             let Some(effect) = effect else { break };
             self.make_visible(effect);
+        }
+        if self.tables.borrow().has_leftover() {
+            self.keeper.ring();
         }
         self.waiters.borrow_mut().retain_mut(|(batch, wakers)| {
             if *batch > durable {

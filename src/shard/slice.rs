@@ -18,7 +18,7 @@ use crate::{
 /// Streams of one slice of a checkpoint.
 const SLICE_STREAMS: usize = 256;
 /// Places, and what may leave memory, looked at in one turn.
-const SLICE_PLACES: usize = 256;
+pub(super) const SLICE_PLACES: usize = 256;
 /// Bytes written in one slice.
 const SLICE_BYTES: u64 = DISK_IO_BYTES_MAX as u64;
 
@@ -42,19 +42,36 @@ pub(super) struct Slice {
     /// The slot after the last.
     pub(super) end: usize,
     /// Where the next slice begins, unless this is the last.
-    pub(super) next: Option<usize>,
+    pub(super) next: Option<SliceStart>,
+}
+
+/// Where a slice begins.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct SliceStart {
+    /// The first slot.
+    pub(super) slot: usize,
+    /// Of that one's bytes, those before this offset are yet to be written to blocks, and were too
+    /// many for the slice before.
+    flush_to: Option<u64>,
 }
 
 impl Shard {
-    pub(super) fn begin_slice(&self, from: usize) -> Slice {
+    pub(super) fn begin_slice(&self, from: SliceStart) -> Slice {
         let capacity = self.tables.borrow().streams.capacity();
         let (mut flushes, mut blobs, mut bytes) = (Vec::new(), Vec::new(), 0u64);
-        let mut end = from;
-        let last = from.saturating_add(SLICE_STREAMS).min(capacity);
+        let (mut end, mut flush_to) = (from.slot, from.flush_to);
+        let last = end.saturating_add(SLICE_STREAMS).min(capacity);
         while end < last && bytes < SLICE_BYTES {
+            // What is appended while it is written, without end perhaps, is not waited for.
+            let goal = flush_to.take().or_else(|| self.end_of(end));
             if let Some(flush) = self.begin_flush(end, false) {
                 bytes = bytes.saturating_add(flush.len());
+                let flushed_to = flush.start.saturating_add(flush.len());
                 flushes.push(flush);
+                flush_to = goal.filter(|goal| flushed_to < *goal);
+                if flush_to.is_some() {
+                    break;
+                }
             }
             let before = blobs.len();
             self.begin_blob_flush(end, &mut blobs);
@@ -67,8 +84,16 @@ impl Shard {
             flushes,
             blobs,
             end,
-            next: (end < capacity).then_some(end),
+            next: (end < capacity).then_some(SliceStart {
+                slot: end,
+                flush_to,
+            }),
         }
+    }
+
+    fn end_of(&self, slot: usize) -> Option<u64> {
+        let tables = self.tables.borrow();
+        Some(tables.streams.get(slot)?.history.end())
     }
 
     /// The entry of the stream in `slot`; false if there is none, or none after what is staged.
@@ -105,6 +130,11 @@ impl Shard {
     /// It came to nothing: they wait for the next one.
     pub(super) fn keep_moved(&self, moved: Moved) {
         self.tables.borrow_mut().moved.put_back(moved);
+    }
+
+    /// Releases some of the places that nobody needs and that are left over; true when more are.
+    pub(super) fn release_leftover(&self) -> bool {
+        self.tables.borrow_mut().release_leftover()
     }
 
     /// A step of the tidying of what may leave memory; true when more is due.

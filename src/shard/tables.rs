@@ -31,7 +31,7 @@ use crate::{
     },
     storage::{
         blob::Graveyard,
-        segment::{Holdings, Segment},
+        segment::{Holdings, Place, Segment},
     },
 };
 
@@ -60,6 +60,10 @@ pub struct Tables {
     pub(super) held: Holdings,
     /// Places that were given up for others; released with the next checkpoint that rules.
     pub(super) moved: Moved,
+    /// Places of blocks that nobody needs any more and that are yet to be released.
+    leftover: Queue<Place>,
+    /// Places released in one turn.
+    releases_max: usize,
     /// Streams with enough bytes for whole blocks.
     pub(super) flushable: VecDeque<(usize, Incarnation)>,
     /// What may leave memory.
@@ -119,6 +123,8 @@ impl Tables {
             graveyard,
             held: Holdings::new(),
             moved: Moved::default(),
+            leftover: Queue::default(),
+            releases_max: usize::MAX,
             flushable: VecDeque::new(),
             evictable: Evictable::default(),
             unflushed_bytes: 0,
@@ -165,9 +171,7 @@ impl Tables {
         self.unflushed_bytes = self
             .unflushed_bytes
             .saturating_sub(stream.history.unflushed());
-        for place in stream.places() {
-            self.held.release(place);
-        }
+        self.release(stream.places());
         let newer = self.index.by_key(&self.streams, &stream.staged.key);
         if let Some(successor) = newer.and_then(|newer| self.streams.get_mut(newer))
             && successor.predecessor() == u32::try_from(slot).ok()
@@ -253,9 +257,7 @@ impl Tables {
         let (freed, places) = stream.history.release_before(kept_from);
         let unflushed = before.saturating_sub(stream.history.unflushed());
         self.unflushed_bytes = self.unflushed_bytes.saturating_sub(unflushed);
-        for place in places {
-            self.held.release(place);
-        }
+        self.release(places);
         self.discharge(slot, freed);
     }
 
@@ -299,9 +301,42 @@ impl Tables {
     /// The blocks of these bodies are nobody's any more. Files are another matter: while records
     /// are replayed, those that none of them names go at the end of the start.
     pub(super) fn release_places(&mut self, blobs: &[Blob]) {
-        for place in blobs.iter().filter_map(Blob::place) {
+        self.release(blobs.iter().filter_map(Blob::place));
+    }
+
+    /// Nobody needs these blocks any more. What does not go now goes with [`Self::release_leftover`].
+    fn release(&mut self, places: impl IntoIterator<Item = Place>) {
+        let mut left = self.releases_max;
+        for place in places {
+            match left.checked_sub(1) {
+                Some(less) => {
+                    left = less;
+                    self.held.release(place);
+                }
+                None => self.leftover.push_back(place),
+            }
+        }
+    }
+
+    /// From now on others wait: no more than `releases_max` places are released in one turn.
+    pub(super) fn set_releases_max(&mut self, releases_max: usize) {
+        self.releases_max = releases_max;
+    }
+
+    /// Releases some of the places that were left over; true when more are.
+    pub(super) fn release_leftover(&mut self) -> bool {
+        for _ in 0..self.releases_max {
+            let Some(place) = self.leftover.pop_front() else {
+                return false;
+            };
             self.held.release(place);
         }
+        !self.leftover.is_empty()
+    }
+
+    /// Whether places are left over.
+    pub(super) fn has_leftover(&self) -> bool {
+        !self.leftover.is_empty()
     }
 
     /// The stream with this token, unless its deletion is staged.

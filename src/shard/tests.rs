@@ -13,6 +13,7 @@ use bytes::Bytes;
 
 mod across;
 mod purge;
+mod turns;
 
 use super::{
     live::{Watch, Watched},

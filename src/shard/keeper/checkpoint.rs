@@ -7,7 +7,7 @@ use futures_lite::future;
 
 use super::{Keeper, Trouble};
 use crate::{
-    shard::checkpoint::encode_fence,
+    shard::{checkpoint::encode_fence, slice::SliceStart},
     storage::{
         StorageError,
         checkpoint::{CheckpointWriter, Current, remove_others},
@@ -18,6 +18,9 @@ use crate::{
 
 /// Checkpoints for want of space alone are at least this far apart: each writes all the tables.
 const PRESS_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Fences written before others have their turn.
+const FENCES_PER_TURN: usize = 1024;
 
 impl<D: Disk> Keeper<D> {
     /// Writes a checkpoint and makes it rule.
@@ -115,12 +118,15 @@ impl<D: Disk> Keeper<D> {
     /// Writes every entry, and waits until everything in them is durable.
     async fn fill(&mut self, file: &mut CheckpointWriter<D>) -> Result<(), Trouble> {
         let mut entry = Vec::new();
-        for bucket in self.shard.fenced() {
+        for (count, bucket) in (1..).zip(self.shard.fenced()) {
             entry.clear();
             encode_fence(&bucket, &mut entry);
             file.append(&entry).await?;
+            if count % FENCES_PER_TURN == 0 {
+                future::yield_now().await;
+            }
         }
-        let mut next = Some(0);
+        let mut next = Some(SliceStart::default());
         while let Some(from) = next {
             // A stop does not wait for a checkpoint: the next start reads more of the journal.
             if self.shard.has_failed() || self.shard.keeper.stop.get() {
@@ -129,7 +135,7 @@ impl<D: Disk> Keeper<D> {
             let slice = self.shard.begin_slice(from);
             next = slice.next;
             self.write(slice.flushes, slice.blobs).await?;
-            for slot in from..slice.end {
+            for slot in from.slot..slice.end {
                 entry.clear();
                 if self.shard.encode_entry(slot, &mut entry) {
                     file.append(&entry).await?;

@@ -60,6 +60,9 @@ impl<D: Disk> Keeper<D> {
 
     /// Gives space back.
     pub(super) async fn reclaim(&mut self) -> Result<(), Trouble> {
+        while self.shard.release_leftover() {
+            future::yield_now().await;
+        }
         if self.options.hold.is_held() {
             return Ok(());
         }
