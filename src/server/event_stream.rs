@@ -382,12 +382,12 @@ impl EventStream {
             bytes_max: u64::from(shape.bytes_max),
             framing: shape.framing,
         };
-        let shared = poll_fn(|cx| {
-            self.reader.reader.wake_on_change(cx.waker());
-            match stream.shared_event(key) {
-                Some(event) => Poll::Ready(Some(event)),
-                None if stream.claim_fetch(key) => Poll::Ready(None),
-                None => Poll::Pending,
+        let shared = poll_fn(|cx| match stream.shared_event(key) {
+            Some(event) => Poll::Ready(Some(event)),
+            None if stream.claim_fetch(key) => Poll::Ready(None),
+            None => {
+                self.reader.reader.wake_on_fetch(cx.waker());
+                Poll::Pending
             }
         })
         .await;

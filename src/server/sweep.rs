@@ -4,6 +4,7 @@
 
 use std::{
     cell::Cell,
+    future::poll_fn,
     rc::Rc,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
@@ -33,6 +34,7 @@ pub fn spawn(
     journal: Journal<GlommioDisk>,
     keeper: Rc<Cell<KeeperStats>>,
 ) {
+    glommio::spawn_local(expire(core.clone(), stopped.clone())).detach();
     let (process, core, stopped) = (process.clone(), core.clone(), stopped.clone());
     glommio::spawn_local(async move {
         let mut parts_from = None;
@@ -52,9 +54,6 @@ pub fn spawn(
             let now_ms = core.clock.now_ms();
             let date = encode::format_date(now_ms / 1000);
             core.shared.borrow_mut().set_date(date);
-            while core.shard.sweep_expired() {
-                future::yield_now().await;
-            }
             sweeps = sweeps.saturating_add(1);
             if sweeps.is_multiple_of(240) {
                 parts_from = parts_from.or(Some(0));
@@ -83,6 +82,24 @@ pub fn spawn(
         }
     })
     .detach();
+}
+
+/// Deletes what has expired. Nothing else waits for its end: very much may expire at once.
+async fn expire(core: Rc<Core>, stopped: Rc<Cell<bool>>) {
+    while !stopped.get() {
+        Timer::new(SWEEP_INTERVAL).await;
+        while core.shard.sweep_expired() {
+            // What becomes durable together is removed in one turn.
+            let staged = core.shard.staged();
+            if poll_fn(|cx| core.shard.poll_durable(staged, cx))
+                .await
+                .is_err()
+            {
+                break;
+            }
+            future::yield_now().await;
+        }
+    }
 }
 
 /// How long the present hold has been seen.

@@ -188,6 +188,7 @@ async fn work(
         })
         .detach();
         glommio::spawn_local(fan_out::run(core.clone())).detach();
+        glommio::spawn_local(wake_readers(core.clone())).detach();
         if let Some(listener) = admin_listener {
             let admin = admin::serve(process.clone(), core.clone(), listener);
             glommio::spawn_local(admin).detach();
@@ -283,6 +284,14 @@ fn spawn_mailbox(core: &Rc<Core>, stopped: &Rc<Cell<bool>>) {
         }
     })
     .detach();
+}
+
+/// Wakes readers that are too many to be woken at once, for ever.
+async fn wake_readers(core: Rc<Core>) {
+    loop {
+        poll_fn(|cx| core.hub.poll_wakes(cx)).await;
+        core.next_round().await;
+    }
 }
 
 /// Accepts connections until the process is to stop.

@@ -8,8 +8,8 @@
 //! however many appends came. The reader's core clears the flag before it
 //! reads the state, so a change is either seen or causes another wake-up.
 //!
-//! On the reader's core a change wakes the readers that left a waker, and
-//! queues the stream for whoever serves its crowd: readers that all wait at
+//! On the reader's core a change wakes the readers that left a waker, some in
+//! each turn ([`Hub::poll_wakes`]), and queues the stream for whoever serves its crowd: readers that all wait at
 //! the tail and are written to in one go ([`Hub::poll_crowd`]).
 //!
 //! Readers never see more than the owner's visible state: the watch is only
@@ -197,7 +197,16 @@ pub struct Hub {
     crowds: RefCell<VecDeque<Rc<LiveStream>>>,
     /// Who looks after them, while there are none.
     server: RefCell<Option<Waker>>,
+    /// Streams with readers that are yet to be woken, each once.
+    wakes: RefCell<VecDeque<Rc<LiveStream>>>,
+    /// Who wakes them, while there are none.
+    waker: RefCell<Option<Waker>>,
 }
+
+/// Readers woken in one turn.
+const WAKES_PER_TURN: usize = 256;
+/// Readers looked at for it.
+const LOOKS_PER_TURN: usize = 16 * WAKES_PER_TURN;
 
 /// A stream that has live readers on this core.
 #[derive(Debug)]
@@ -212,6 +221,12 @@ pub struct LiveStream {
     is_queued: Cell<bool>,
     event: RefCell<Option<SharedEvent>>,
     fetching: Cell<Option<EventKey>>,
+    /// Readers that wait for a fetch.
+    fetch_waiters: RefCell<Vec<usize>>,
+    /// Where the waking of readers goes on, if some are yet to be woken.
+    wake_from: Cell<Option<usize>>,
+    /// It has changed again since that began.
+    has_changed_again: Cell<bool>,
 }
 
 /// Which bytes of a stream an event carries, in which form.
@@ -259,6 +274,9 @@ impl Hub {
                     is_queued: Cell::new(false),
                     event: RefCell::default(),
                     fetching: Cell::new(None),
+                    fetch_waiters: RefCell::default(),
+                    wake_from: Cell::new(None),
+                    has_changed_again: Cell::new(false),
                 })
             })
             .clone();
@@ -267,16 +285,48 @@ impl Hub {
         Reader { stream, id }
     }
 
-    /// A wake-up has arrived: everybody who waits on this stream looks again.
+    /// A wake-up has arrived: everybody who waits on this stream looks again, some of very many after
+    /// others have had their turn.
     pub fn wake(&self, watch: &Watch) {
         watch.wake_arrived();
         let stream = self.streams.borrow().get(&watch.incarnation()).cloned();
         if let Some(stream) = stream {
-            stream.wake_all();
+            if stream.wake_from.get().is_some() {
+                stream.has_changed_again.set(true);
+            } else {
+                self.wake_from(stream.clone(), 0);
+            }
             if stream.has_crowd.get() {
                 self.queue_crowd(&stream);
             }
         }
+    }
+
+    fn wake_from(&self, stream: Rc<LiveStream>, from: usize) {
+        let mut next = stream.wake_some(from);
+        if next.is_none() && stream.has_changed_again.take() {
+            next = Some(0);
+        }
+        stream.wake_from.set(next);
+        if next.is_none() {
+            return;
+        }
+        self.wakes.borrow_mut().push_back(stream);
+        let waker = self.waker.borrow_mut().take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Wakes some of the readers that are yet to be woken: one turn.
+    pub fn poll_wakes(&self, cx: &Context<'_>) -> Poll<()> {
+        let Some(stream) = self.wakes.borrow_mut().pop_front() else {
+            *self.waker.borrow_mut() = Some(cx.waker().clone());
+            return Poll::Pending;
+        };
+        let from = stream.wake_from.take().unwrap_or(0);
+        self.wake_from(stream, from);
+        Poll::Ready(())
     }
 
     /// Queues `stream` for who serves its crowd, behind the others.
@@ -338,6 +388,24 @@ impl LiveStream {
         }
     }
 
+    /// Wakes some readers from index `from` on; where to go on.
+    fn wake_some(&self, from: usize) -> Option<usize> {
+        let mut readers = self.readers.borrow_mut();
+        let end = readers.capacity();
+        let last = from.saturating_add(LOOKS_PER_TURN).min(end);
+        let mut left = WAKES_PER_TURN;
+        for index in from..last {
+            if left == 0 {
+                return Some(index);
+            }
+            if let Some(waker) = readers.get_mut(index).and_then(Option::take) {
+                left = left.saturating_sub(1);
+                waker.wake();
+            }
+        }
+        (last < end).then_some(last)
+    }
+
     /// The shared event for `key`, if it is still the newest there can be for it.
     #[must_use]
     pub fn shared_event(&self, key: EventKey) -> Option<SharedEvent> {
@@ -371,7 +439,13 @@ impl LiveStream {
         if event.is_some() {
             *self.event.borrow_mut() = event;
         }
-        self.wake_all();
+        let waiters = self.fetch_waiters.take();
+        let mut readers = self.readers.borrow_mut();
+        for id in waiters {
+            if let Some(waker) = readers.get_mut(id).and_then(Option::take) {
+                waker.wake();
+            }
+        }
     }
 }
 
@@ -392,6 +466,12 @@ impl Reader {
                 _ => *slot = Some(waker.clone()),
             }
         }
+    }
+
+    /// The same, and by the end of a fetch, whoever's.
+    pub fn wake_on_fetch(&self, waker: &Waker) {
+        self.wake_on_change(waker);
+        self.stream.fetch_waiters.borrow_mut().push(self.id);
     }
 
     /// Takes the waker back: somebody else looks after this reader.
@@ -440,6 +520,7 @@ impl Drop for Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::stream_key::Surface;
     use std::task::{Context, Wake};
 
     struct Count(std::sync::atomic::AtomicUsize);
@@ -504,6 +585,68 @@ mod tests {
         reader.wake_never();
         hub.wake(&watch);
         assert_eq!(count.0.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn of_very_many_readers_some_are_woken_in_each_turn_and_all_in_the_end() {
+        const READERS: usize = 10 * WAKES_PER_TURN;
+        let hub = Rc::new(Hub::default());
+        let mut watchers = Watchers::default();
+        let watch = watchers.register(Watch::new(0), Incarnation(9), Watched::Open { tail: 5 });
+        let readers: Vec<_> = (0..READERS).map(|_| hub.join(watch.clone())).collect();
+        let (count, waker) = counter();
+        let (server, server_waker) = counter();
+        let context = Context::from_waker(&server_waker);
+        let wait = |from: usize| {
+            for reader in readers.iter().skip(from) {
+                reader.wake_on_change(&waker);
+            }
+        };
+        let woken = || count.0.swap(0, Ordering::Relaxed);
+        wait(0);
+        assert!(hub.poll_wakes(&context).is_pending());
+        hub.wake(&watch);
+        assert_eq!(server.0.load(Ordering::Relaxed), 1);
+        assert_eq!(woken(), WAKES_PER_TURN);
+        // The first of them wait again, and the stream changes again.
+        wait(0);
+        hub.wake(&watch);
+        assert_eq!(woken(), 0);
+        let mut all = 0;
+        for _ in 0..9 {
+            assert!(hub.poll_wakes(&context).is_ready());
+            let now = woken();
+            assert!(now <= WAKES_PER_TURN);
+            all += now;
+        }
+        assert_eq!(all, READERS - WAKES_PER_TURN, "nobody is passed over");
+        while hub.poll_wakes(&context).is_ready() {
+            all += woken();
+        }
+        assert_eq!(all, READERS);
+        assert!(hub.wakes.borrow().is_empty());
+    }
+
+    #[test]
+    fn the_end_of_a_fetch_wakes_who_waits_for_one() {
+        let hub = Rc::new(Hub::default());
+        let mut watchers = Watchers::default();
+        let watch = watchers.register(Watch::new(0), Incarnation(9), Watched::Open { tail: 5 });
+        let [waits, works] = [(); 2].map(|()| hub.join(watch.clone()));
+        let [waiting, working] = [(); 2].map(|()| counter());
+        works.wake_on_change(&working.1);
+        waits.wake_on_fetch(&waiting.1);
+        let key = EventKey {
+            start: 0,
+            bytes_max: 1,
+            framing: Framing::of(crate::protocol::content_type::Kind::Binary, Surface::Bucket),
+        };
+        waits.stream.end_fetch(key, None);
+        waits.stream.end_fetch(key, None);
+        let count = |counter: &Arc<Count>| counter.0.load(Ordering::Relaxed);
+        assert_eq!((count(&waiting.0), count(&working.0)), (1, 0));
+        hub.wake(&watch);
+        assert_eq!((count(&waiting.0), count(&working.0)), (1, 1));
     }
 
     #[test]

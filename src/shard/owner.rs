@@ -243,6 +243,12 @@ impl Shard {
         batch <= self.journal.durable()
     }
 
+    /// The last batch with something staged.
+    #[must_use]
+    pub fn staged(&self) -> BatchNumber {
+        self.journal.staged()
+    }
+
     /// Whether something is staged that is not durable yet.
     pub fn is_committing(&self) -> bool {
         self.journal.staged() > self.journal.durable()
