@@ -56,6 +56,24 @@ enum BlobPlace {
     Part(Box<str>),
 }
 
+/// Room for small bodies in one turn.
+pub(super) struct BlobRoom {
+    pub(super) blobs: usize,
+    pub(super) bytes: u64,
+}
+
+impl BlobRoom {
+    /// Takes room for one of `bytes`; it may be larger than what is left.
+    fn take(&mut self, bytes: u64) -> bool {
+        let has_room = self.blobs > 0 && self.bytes > 0;
+        if has_room {
+            self.blobs = self.blobs.saturating_sub(1);
+            self.bytes = self.bytes.saturating_sub(bytes);
+        }
+        has_room
+    }
+}
+
 impl Flush {
     /// Bytes in it.
     pub(super) fn len(&self) -> u64 {
@@ -153,44 +171,54 @@ impl Shard {
         tables.release_history(flush.slot);
     }
 
-    /// The small bodies of a stream that are in memory.
-    pub(super) fn begin_blob_flush(&self, slot: usize, flushes: &mut Vec<BlobFlush>) {
+    /// The small bodies of a stream that are in memory, as long as there is `room`; false if there was
+    /// not enough for all.
+    pub(super) fn begin_blob_flush(
+        &self,
+        slot: usize,
+        room: &mut BlobRoom,
+        flushes: &mut Vec<BlobFlush>,
+    ) -> bool {
         let tables = self.tables.borrow();
-        let Some(stream) = tables
-            .streams
-            .get(slot)
-            .filter(|stream| !stream.is_deleted())
-        else {
-            return;
+        let stream = tables.streams.get(slot);
+        let Some(stream) = stream.filter(|stream| !stream.is_deleted()) else {
+            return true;
         };
         let Some(blobs) = stream.blobs() else {
-            return;
+            return true;
         };
         let incarnation = stream.staged.incarnation;
-        let mut add = |whose, blob: &Blob| {
-            if let Blob::Memory(bytes) = blob
-                && bytes.len() >= BLOB_BLOCK_BYTES_MIN
-            {
+        let mut add = |whose: &dyn Fn() -> BlobPlace, blob: &Blob| {
+            let Blob::Memory(bytes) = blob else {
+                return true;
+            };
+            if bytes.len() < BLOB_BLOCK_BYTES_MIN {
+                return true;
+            }
+            let fits = room.take(bytes.len() as u64);
+            if fits {
                 flushes.push(BlobFlush {
                     slot,
                     incarnation,
-                    whose,
+                    whose: whose(),
                     bytes: bytes.clone(),
                 });
             }
+            fits
         };
         if let Some(snapshot) = &blobs.snapshot {
-            for (index, blob) in snapshot.body.iter().enumerate() {
-                add(BlobPlace::Snapshot(snapshot.clone(), index), blob);
+            let mut pieces = snapshot.body.iter().enumerate();
+            let whose = |index| BlobPlace::Snapshot(snapshot.clone(), index);
+            if !pieces.all(|(index, blob)| add(&|| whose(index), blob)) {
+                return false;
             }
         }
         let running = stream.staged.rare.as_ref();
         if running.is_some_and(|rare| rare.parts.commit_running) {
-            return;
+            return true;
         }
-        for (id, blob) in &blobs.parts {
-            add(BlobPlace::Part(id.clone()), blob);
-        }
+        let mut parts = blobs.parts.iter();
+        parts.all(|(id, blob)| add(&|| BlobPlace::Part(id.clone()), blob))
     }
 
     /// Takes note of where a small body is now.
@@ -228,20 +256,18 @@ fn replace_blob(stream: &mut Stream, flush: &BlobFlush, blob: Blob) -> bool {
             same.map(|part| *part = blob).is_some()
         }
         BlobPlace::Snapshot(flushed, index) => {
-            let latest = blobs.snapshot.as_ref();
-            // Readers share it: it is replaced, not changed. The pieces of one snapshot follow one
+            let latest = blobs.snapshot.as_mut();
+            // Readers share it: it is replaced, not changed, unless there are none. The pieces of one snapshot follow one
             // another, so the one that is there has the same meaning, and more of it in blocks.
             let Some(latest) = latest.filter(|latest| latest.meta == flushed.meta) else {
                 return false;
             };
-            let mut body = latest.body.clone();
-            match body.get_mut(*index) {
-                Some(piece @ Blob::Memory(_)) => *piece = blob,
+            match latest.body.get(*index) {
+                Some(Blob::Memory(_)) => {}
                 _ => return false,
             }
-            let meta = latest.meta.clone();
-            blobs.snapshot = Some(Arc::new(StoredSnapshot { meta, body }));
-            true
+            let piece = Arc::make_mut(latest).body.get_mut(*index);
+            piece.map(|piece| *piece = blob).is_some()
         }
     }
 }

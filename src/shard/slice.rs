@@ -8,7 +8,7 @@ use crate::{
     base::limits::DISK_IO_BYTES_MAX,
     shard::{
         checkpoint::encode_stream,
-        flush::{BlobFlush, Flush},
+        flush::{BlobFlush, BlobRoom, Flush},
         moved::Moved,
         owner::Shard,
     },
@@ -60,6 +60,11 @@ impl Shard {
         let capacity = self.tables.borrow().streams.capacity();
         let (mut flushes, mut blobs, mut bytes) = (Vec::new(), Vec::new(), 0u64);
         let (mut end, mut flush_to) = (from.slot, from.flush_to);
+        // Of its own: however much is appended to a stream, its blobs have their turn.
+        let mut room = BlobRoom {
+            blobs: SLICE_PLACES,
+            bytes: SLICE_BYTES,
+        };
         let last = end.saturating_add(SLICE_STREAMS).min(capacity);
         while end < last && bytes < SLICE_BYTES {
             // What is appended while it is written, without end perhaps, is not waited for.
@@ -73,11 +78,10 @@ impl Shard {
                     break;
                 }
             }
-            let before = blobs.len();
-            self.begin_blob_flush(end, &mut blobs);
-            let new = blobs.get(before..).unwrap_or_default();
-            let new: u64 = new.iter().map(|blob| blob.bytes.len() as u64).sum();
-            bytes = bytes.saturating_add(new);
+            if !self.begin_blob_flush(end, &mut room, &mut blobs) {
+                // What is written now is not in memory alone the next time.
+                break;
+            }
             end = end.saturating_add(1);
         }
         Slice {

@@ -184,7 +184,7 @@ impl Blob {
 }
 
 /// A published snapshot with its body.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct StoredSnapshot {
     /// What it is.
     pub meta: SnapshotMeta,

@@ -282,8 +282,9 @@ impl Tables {
         body: impl Iterator<Item = &'a Blob>,
     ) -> Vec<Arc<Segment>> {
         let mut segments: Vec<Arc<Segment>> = Vec::new();
+        let mut known = HashSet::new();
         for place in body.filter_map(Blob::place) {
-            if !segments.iter().any(|known| known.id == place.segment) {
+            if known.insert(place.segment) {
                 segments.extend(self.held.segment(place.segment).cloned());
             }
         }

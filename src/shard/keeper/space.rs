@@ -7,12 +7,15 @@ use futures_lite::future;
 use super::{Keeper, Trouble};
 use crate::{
     base::limits::DISK_IO_BYTES_MAX,
+    shard::compaction::KnownBlobs,
     storage::{
         disk::Disk,
         segment::{NewBlock, bury, punch, reads},
     },
 };
 
+/// Blocks moved in one turn.
+const MOVED_BLOCKS_MAX: usize = 2048;
 /// Ranges punched, and files removed, in one turn.
 const RECLAIM_MAX: usize = 64;
 
@@ -24,14 +27,16 @@ impl<D: Disk> Keeper<D> {
         };
         let mut live = Vec::new();
         let shard = &self.shard;
+        let mut blobs = KnownBlobs::default();
         self.reader
             .scan(id, |place, key, _| {
-                if shard.has_block(place, key) {
+                if shard.has_block(place, key, &mut blobs) {
                     live.push((place, key));
                 }
             })
             .await?;
-        for group in reads(&live, DISK_IO_BYTES_MAX, |(place, _)| *place) {
+        let groups = reads(&live, DISK_IO_BYTES_MAX, |(place, _)| *place);
+        for group in groups.flat_map(|group| group.chunks(MOVED_BLOCKS_MAX)) {
             if self.shard.keeper.stop.get() {
                 return Err(Trouble::Stopped);
             }
@@ -45,9 +50,7 @@ impl<D: Disk> Keeper<D> {
                 })
                 .collect();
             let placed = self.writer.write(&blocks).await?;
-            for ((from, key), to) in group.iter().zip(&placed) {
-                self.shard.move_block(*key, *from, to);
-            }
+            self.shard.move_blocks(group, &placed);
             let moved: u64 = group.iter().map(|(place, _)| place.bytes()).sum();
             self.count(|stats| {
                 stats.compacted_bytes = stats.compacted_bytes.saturating_add(moved);

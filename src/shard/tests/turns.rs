@@ -1,17 +1,21 @@
 //! However much there is of something, one turn does a bounded part of it. What
 //! is counted is the work, not the time.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use bytes::Bytes;
 
-use super::{Bench, Lifetime, Reply, Request, append, bench_with, create, tables, target};
+use super::{Bench, Blob, ContentType, Incarnation, Lifetime, Reply, Request};
+use super::{append, bench_with, create, tables, target};
 use crate::{
     base::limits::{BLOCK_BYTES_MAX, MIB},
+    protocol::snapshot::SnapshotMeta,
     shard::{
+        compaction::KnownBlobs,
         flush::Flush,
         history::into_blocks,
         slice::{SLICE_PLACES, SliceStart},
+        stream::{StoredSnapshot, blob_key},
     },
     storage::segment::{Place, Segment, SegmentGraveyard, SegmentId},
 };
@@ -171,4 +175,97 @@ fn what_a_checkpoint_lets_go_of_goes_in_turns() {
     assert_eq!(turns, 1000_usize.div_ceil(SLICE_PLACES));
     let held = bench.shard.held();
     assert_eq!(held.segment_live_bytes, 1000 * place(8).bytes());
+}
+
+/// A snapshot of `pieces` pieces in memory.
+fn with_snapshot(bench: &Bench, name: &str, pieces: usize) {
+    bench.done(create(name, Lifetime::Unlimited)).unwrap();
+    let body = vec![Blob::Memory(Bytes::from_static(&MUCH[..600])); pieces];
+    let meta = SnapshotMeta {
+        offset: 0,
+        digest: [0; 32],
+        content_type: ContentType::octet_stream(),
+        len: Blob::len_of(&body),
+    };
+    let slot = bench.slot(name);
+    let mut tables = bench.shard.tables.borrow_mut();
+    let stream = tables.streams.get_mut(slot).unwrap();
+    let snapshot = Arc::new(StoredSnapshot { meta, body });
+    stream.blobs_or_new().snapshot = Some(snapshot);
+}
+
+fn snapshot(bench: &Bench, name: &str) -> Arc<StoredSnapshot> {
+    let tables = bench.shard.tables.borrow();
+    let stream = tables.streams.get(bench.slot(name)).unwrap();
+    stream.snapshot().unwrap().clone()
+}
+
+#[test]
+fn the_pieces_of_a_snapshot_are_written_and_moved_in_turns_and_its_list_copied_once_in_each() {
+    const PIECES: usize = 4 * SLICE_PLACES + 1;
+    let bench = bench();
+    let segment = Segment::open(SegmentId(1), &SegmentGraveyard::default());
+    with_snapshot(&bench, "demo/a", PIECES);
+    let address = || Arc::as_ptr(&snapshot(&bench, "demo/a"));
+    let (mut next, mut slices, mut end) = (Some(SliceStart::default()), 0, 4096);
+    let mut place_of = |segment: &Arc<Segment>, len: u64| {
+        let place = Place {
+            segment: segment.id,
+            offset: end,
+            len: len as u32,
+        };
+        end = place.end() as u32;
+        (segment.clone(), place)
+    };
+    while let Some(from) = next {
+        let slice = bench.shard.begin_slice(from);
+        assert!(slice.blobs.len() <= SLICE_PLACES);
+        let mut copies = HashSet::from([address()]);
+        for flush in &slice.blobs {
+            let placed = place_of(&segment, flush.bytes.len() as u64);
+            bench.shard.end_blob_flush(flush, &placed);
+            copies.insert(address());
+        }
+        assert!(copies.len() <= 2, "copied {} times", copies.len() - 1);
+        slices += 1;
+        next = slice.next;
+    }
+    assert!(slices >= 5);
+    let places = |bench: &Bench| -> Vec<Place> {
+        let snapshot = snapshot(bench, "demo/a");
+        snapshot.body.iter().filter_map(Blob::place).collect()
+    };
+    let old = places(&bench);
+    assert_eq!(old.len(), PIECES);
+    // A segment is emptied: of one list of them all it is known which are there.
+    let key = blob_key(snapshot_owner(&bench, "demo/a"));
+    let mut known = KnownBlobs::default();
+    let is_there = |place: &Place, known: &mut _| bench.shard.has_block(*place, key, known);
+    assert!(old.iter().all(|place| is_there(place, &mut known)));
+    let gone = place_of(&segment, 600).1;
+    assert!(!is_there(&gone, &mut known));
+    let other = Segment::open(SegmentId(2), &SegmentGraveyard::default());
+    let from: Vec<_> = old
+        .iter()
+        .chain([&gone])
+        .map(|place| (*place, key))
+        .collect();
+    let to: Vec<_> = from.iter().map(|_| place_of(&other, 600)).collect();
+    let live = bench.shard.held().segment_live_bytes;
+    bench.shard.move_blocks(&from, &to);
+    let new: Vec<Place> = to.iter().take(PIECES).map(|(_, place)| *place).collect();
+    assert_eq!(places(&bench), new);
+    let moved = bench.shard.moved_bytes();
+    assert_eq!(moved, PIECES as u64 * gone.bytes());
+    assert_eq!(bench.shard.held().segment_live_bytes, live + moved);
+}
+
+fn snapshot_owner(bench: &Bench, name: &str) -> Incarnation {
+    let tables = bench.shard.tables.borrow();
+    tables
+        .streams
+        .get(bench.slot(name))
+        .unwrap()
+        .staged
+        .incarnation
 }

@@ -58,6 +58,9 @@ impl Deref for BlockBytes {
     }
 }
 
+/// Small blocks of a segment that are looked at before others have their turn.
+const BLOCKS_PER_TURN: u64 = 1024;
+
 /// What going through a whole segment found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScanReport {
@@ -221,6 +224,9 @@ impl<D: Disk> BlockReader<D> {
                     report.bytes = report.bytes.saturating_add(place.bytes());
                     found(place, key, payload);
                     at = place.end();
+                    if report.blocks.is_multiple_of(BLOCKS_PER_TURN) {
+                        futures_lite::future::yield_now().await;
+                    }
                 }
                 None => {
                     let next = align_down(at).saturating_add(PAGE);
