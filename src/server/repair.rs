@@ -69,12 +69,13 @@ use crate::{
         config::Config,
         error::StartError,
         reshard::{self, disk, on_executor},
-        verify::Verifier,
+        verify::{STREAMS_AT_ONCE, Verifier},
     },
     shard::{
         checkpoint::Restore,
         recovery,
         salvage::{self, Lost, Salvage},
+        stream::Stream,
         tables::Tables,
     },
     storage::{
@@ -422,9 +423,17 @@ impl Ground {
         };
         let aside = self.quarantine.segments();
         for (found, salvage) in shards.iter_mut().zip(salvages) {
-            for stream in salvage.tables().all_streams() {
+            let streams: Vec<&Stream> = salvage.tables().all_streams().collect();
+            let mut bad_blocks = HashMap::new();
+            for (number, stream) in streams.iter().enumerate() {
+                if number.is_multiple_of(STREAMS_AT_ONCE) {
+                    let next = streams.iter().skip(number).take(STREAMS_AT_ONCE);
+                    let next: Vec<&Stream> = next.copied().collect();
+                    bad_blocks = verifier.bad_blocks(&next).await;
+                }
                 let key = stream.staged.key.as_str();
-                for bad in verifier.bad_blocks(stream).await {
+                let bad = bad_blocks.remove(&stream.staged.incarnation);
+                for bad in bad.into_iter().flatten() {
                     let path = verifier.blocks.path(bad.place.segment);
                     match &bad.what {
                         StorageError::MissingFile { .. } => {}

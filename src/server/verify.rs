@@ -1,8 +1,10 @@
 //! Whether what streams name is there and whole: for `inspect`, and for
 //! `--repair`. Reads all of it.
 
+use std::collections::HashMap;
+
 use crate::{
-    base::limits::DISK_IO_BYTES_MAX,
+    base::limits::{DISK_IO_BYTES_MAX, KIB},
     protocol::{incarnation::Incarnation, snapshot::Digester},
     shard::stream::{Blob, StoredSnapshot, Stream, blob_key},
     storage::{
@@ -12,6 +14,15 @@ use crate::{
         segment::{BlockKey, BlockKind, BlockReader, Place, reads},
     },
 };
+
+/// Streams whose blocks are looked for together.
+pub const STREAMS_AT_ONCE: usize = 1 << 16;
+/// What lies between two blocks and is not asked for is read with them up to this, in bytes: that
+/// takes no longer than another read.
+const GAP_BYTES_MAX: u64 = 32 * KIB as u64;
+
+/// A block, and which of its stream's it is.
+type Wanted = (usize, (Place, BlockKey));
 
 /// Reads what streams name.
 pub struct Verifier<D: Disk> {
@@ -54,27 +65,40 @@ impl BadBlock {
 }
 
 impl<D: Disk> Verifier<D> {
-    /// The blocks of a stream that do not verify: of its bytes, of its snapshot, of its parts.
-    pub async fn bad_blocks(&self, stream: &Stream) -> Vec<BadBlock> {
-        let owner = stream.staged.incarnation;
-        let data = stream.history.blocks().iter();
-        let bodies = stream.all_blobs().filter_map(Blob::place);
-        let wanted: Vec<(Place, BlockKey)> = data
-            .map(|block| (block.place, block.key(owner)))
-            .chain(bodies.map(|place| (place, blob_key(owner))))
-            .collect();
-        let mut bad = Vec::new();
-        for group in reads(&wanted, DISK_IO_BYTES_MAX, |(place, _)| *place) {
-            if self.blocks.read(group).await.is_ok() {
+    /// The blocks of streams that do not verify: of each stream's bytes, of its snapshot, of its parts,
+    /// by its token. They are read in the order in which they lie, as many at once as lie together:
+    /// those of many small streams do.
+    pub async fn bad_blocks(&self, streams: &[&Stream]) -> HashMap<Incarnation, Vec<BadBlock>> {
+        let mut wanted: Vec<Wanted> = Vec::new();
+        for stream in streams {
+            let owner = stream.staged.incarnation;
+            let data = stream.history.blocks().iter();
+            let bodies = stream.all_blobs().filter_map(Blob::place);
+            let blocks = data
+                .map(|block| (block.place, block.key(owner)))
+                .chain(bodies.map(|place| (place, blob_key(owner))));
+            wanted.extend((0..).zip(blocks));
+        }
+        let mut bad: HashMap<Incarnation, Vec<(usize, BadBlock)>> = HashMap::new();
+        for group in together(&mut wanted) {
+            let blocks: Vec<(Place, BlockKey)> = group.iter().map(|(_, block)| *block).collect();
+            if self.blocks.read(&blocks).await.is_ok() {
                 continue;
             }
-            for (place, key) in group.iter().copied() {
+            for (number, (place, key)) in group.iter().copied() {
                 if let Err(what) = self.blocks.read(&[(place, key)]).await {
-                    bad.push(BadBlock { place, key, what });
+                    let of_stream = bad.entry(Incarnation(key.owner)).or_default();
+                    of_stream.push((number, BadBlock { place, key, what }));
                 }
             }
         }
-        bad
+        let in_order = |mut bad: Vec<(usize, BadBlock)>| {
+            bad.sort_unstable_by_key(|(number, _)| *number);
+            bad.into_iter().map(|(_, bad)| bad).collect()
+        };
+        bad.into_iter()
+            .map(|(owner, bad)| (owner, in_order(bad)))
+            .collect()
     }
 
     /// Whether a snapshot's body gives its digest.
@@ -109,5 +133,57 @@ impl<D: Disk> Verifier<D> {
             }
         }
         Ok(digester.finish() == snapshot.meta.digest)
+    }
+}
+
+/// Blocks in the order in which they lie, in groups that one read brings.
+fn together(wanted: &mut [Wanted]) -> impl Iterator<Item = &[Wanted]> {
+    wanted.sort_unstable_by_key(|(_, (place, _))| (place.segment, place.offset));
+    let wanted: &[Wanted] = wanted;
+    let near = wanted.chunk_by(|(_, (before, _)), (_, (next, _))| {
+        u64::from(next.offset).saturating_sub(before.end()) <= GAP_BYTES_MAX
+    });
+    near.flat_map(|near| reads(near, DISK_IO_BYTES_MAX, |(_, (place, _))| *place))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::segment::SegmentId;
+
+    fn wanted(segment: u64, offset: u32, owner: u64) -> Wanted {
+        let place = Place {
+            segment: SegmentId(segment),
+            offset,
+            len: 60,
+        };
+        (0, (place, blob_key(Incarnation(owner))))
+    }
+
+    #[test]
+    fn the_blocks_of_very_many_small_streams_take_few_reads() {
+        const BYTES: u32 = 128;
+        let mut all: Vec<Wanted> = (0..100_000)
+            .map(|number| wanted(1, 4096 + number * BYTES, u64::from(number)))
+            .collect();
+        // In whatever order the streams are.
+        all.sort_by_key(|(_, (place, _))| place.offset.wrapping_mul(2_654_435_761));
+        let (bytes, groups) = (100_000 * BYTES as usize, together(&mut all).count());
+        assert!(groups <= bytes / DISK_IO_BYTES_MAX + 2, "{groups} reads");
+        assert_eq!(together(&mut all).map(<[_]>::len).sum::<usize>(), all.len());
+    }
+
+    #[test]
+    fn what_lies_far_apart_is_read_alone() {
+        let far = 4096 + GAP_BYTES_MAX as u32;
+        let mut all = [
+            wanted(1, 4096, 1),
+            wanted(1, 4096 + 2 * far, 2),
+            wanted(2, 4096 + 2 * far + 200, 3),
+            wanted(1, 4096 + 4 * far, 4),
+            wanted(1, 4096 + 4 * far + 200, 4),
+        ];
+        let lens: Vec<usize> = together(&mut all).map(<[_]>::len).collect();
+        assert_eq!(lens, [1, 1, 2, 1]);
     }
 }

@@ -19,7 +19,7 @@ use crate::{
         incarnation::{Allocator, Incarnation},
         snapshot::hex,
     },
-    server::verify::Verifier,
+    server::verify::{BadBlock, STREAMS_AT_ONCE, Verifier},
     shard::{
         checkpoint::Restore,
         recovery,
@@ -359,24 +359,32 @@ fn sizes(path: &Path) -> (u64, u64) {
 
 async fn gather_streams(report: &mut Report, verifier: &Verifier<ReadOnlyDisk>, shards: &[Tables]) {
     for (shard, tables) in (0..).zip(shards) {
-        for stream in tables.all_streams() {
-            let blocks = stream.places().count();
-            report.blocks_total = report.blocks_total.saturating_add(blocks);
-            check_blocks(report, verifier, stream).await;
-            let snapshot = match stream.snapshot() {
-                None => None,
-                Some(snapshot) => Some(check_snapshot(report, verifier, stream, snapshot).await),
-            };
-            report.streams.push(describe(shard, stream, snapshot));
+        let streams: Vec<&Stream> = tables.all_streams().collect();
+        for streams in streams.chunks(STREAMS_AT_ONCE) {
+            let mut bad = verifier.bad_blocks(streams).await;
+            for stream in streams {
+                let blocks = stream.places().count();
+                report.blocks_total = report.blocks_total.saturating_add(blocks);
+                let bad = bad.remove(&stream.staged.incarnation);
+                tell_bad_blocks(report, stream, bad.unwrap_or_default());
+                let snapshot = match stream.snapshot() {
+                    None => None,
+                    Some(snapshot) => {
+                        Some(check_snapshot(report, verifier, stream, snapshot).await)
+                    }
+                };
+                report.streams.push(describe(shard, stream, snapshot));
+            }
         }
     }
     report.streams_total = report.streams.len();
 }
 
-/// Reads every block of a stream. What is wrong with a whole file is said once for each stream.
-async fn check_blocks(report: &mut Report, verifier: &Verifier<ReadOnlyDisk>, stream: &Stream) {
+/// Which blocks of a stream do not verify. What is wrong with a whole file is said once for each
+/// stream.
+fn tell_bad_blocks(report: &mut Report, stream: &Stream, bad: Vec<BadBlock>) {
     let mut said = HashSet::new();
-    for bad in verifier.bad_blocks(stream).await {
+    for bad in bad {
         let of_file = !matches!(bad.what, StorageError::DamagedBlock { .. });
         if of_file && !said.insert(bad.place.segment) {
             continue;
