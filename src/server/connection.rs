@@ -75,12 +75,7 @@ pub async fn serve(core: Rc<Core>, socket: Socket) {
     if let (Ok(Ok(())), Some(opened)) = (&served, client.opened) {
         let mut stream = EventStream::new(&core, *opened, client.socket, client.out);
         glommio::spawn_local(async move {
-            let core = stream.core().clone();
-            let served = {
-                let work = pin!(AssertUnwindSafe(stream.run()).catch_unwind());
-                let is_over = || core.seats.is_draining();
-                core.turnstile.run_idle(is_over, work).await
-            };
+            let served = AssertUnwindSafe(stream.run()).catch_unwind().await;
             if let Ok(Err(SocketError::TimedOut | SocketError::Shed)) = &served {
                 stream.core().metrics.event_stream_drops_total.increment();
             }

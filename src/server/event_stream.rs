@@ -427,6 +427,17 @@ impl EventStream {
     }
 
     fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<Woken> {
+        if let Waiting::Crowd(place) = &mut self.waiting
+            && !self.socket.seat.is_draining()
+        {
+            let turnstile = &self.reader.core().turnstile;
+            if turnstile
+                .poll_let_in(&mut place.is_queued, cx.waker())
+                .is_pending()
+            {
+                return Poll::Pending;
+            }
+        }
         let standing = match &self.waiting {
             Waiting::Alone(None) => return Poll::Ready(Woken::Changed),
             Waiting::Crowd(place) => match (place.poll_released(cx.waker()), place.standing()) {

@@ -140,6 +140,9 @@ pub struct Place {
     crowd: Rc<Crowd>,
     /// 32 bits do for what is bounded by the number of descriptors.
     index: u32,
+    /// Whether it queues to be looked at, or is to be for the first time; for
+    /// [`Turnstile::poll_let_in`](super::turnstile::Turnstile::poll_let_in).
+    pub is_queued: bool,
 }
 
 impl FanOut {
@@ -191,6 +194,7 @@ impl FanOut {
         Place {
             crowd,
             index: u32::try_from(index).unwrap_or(u32::MAX),
+            is_queued: true,
         }
     }
 

@@ -181,35 +181,18 @@ impl Turnstile {
         })
     }
 
-    /// The same for those who wait for hours, and are to cost little meanwhile: one has a gate only
-    /// while it queues. None is preferred.
-    pub fn run_idle<F: Future>(
-        &self,
-        is_over: impl Fn() -> bool,
-        mut work: Pin<&mut F>,
-    ) -> impl Future<Output = F::Output> {
-        let mut gate: Option<Rc<Gate>> = None;
-        let mut is_first = true;
-        poll_fn(move |cx| {
-            // Who begins was let in already.
-            let is_let_in = std::mem::take(&mut is_first) || is_over();
-            match &gate {
-                Some(queued) if queued.place.get() == Place::Queued && !is_let_in => {
-                    queued.set_waker(cx.waker());
-                    return Poll::Pending;
-                }
-                Some(_) => gate = None,
-                None if is_let_in || self.has_room(Instant::now()) => {}
-                None => {
-                    let queued = Rc::<Gate>::default();
-                    queued.set_waker(cx.waker());
-                    self.queue(&queued, Share::First);
-                    gate = Some(queued);
-                    return Poll::Pending;
-                }
-            }
-            work.as_mut().poll(cx)
-        })
+    /// Whether somebody who waited, perhaps for hours, goes on now that it was woken. Of those that are
+    /// woken with very many each queues before, and is woken again when it is its turn. It has no gate,
+    /// which would have to be kept while it waits: queued, it is let in by whatever wakes it next.
+    pub fn poll_let_in(&self, is_queued: &mut bool, waker: &Waker) -> Poll<()> {
+        if std::mem::take(is_queued) || self.has_room(Instant::now()) {
+            return Poll::Ready(());
+        }
+        *is_queued = true;
+        let gate = Rc::<Gate>::default();
+        gate.set_waker(waker);
+        self.queue(&gate, Share::First);
+        Poll::Pending
     }
 
     fn queue(&self, gate: &Rc<Gate>, share: Share) {
@@ -300,9 +283,22 @@ mod tests {
     use std::{
         future::Future,
         pin::pin,
-        task::{Context, Waker},
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering},
+        },
+        task::{Context, Wake, Waker},
         time::Duration,
     };
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
 
     #[test]
     fn one_passes_in_each_round_in_order() {
@@ -402,42 +398,33 @@ mod tests {
     }
 
     #[test]
-    fn of_idle_ones_that_are_woken_at_once_one_goes_on_in_each_round() {
+    fn of_those_that_waited_and_are_woken_at_once_one_goes_on_in_each_round() {
+        const WOKEN: usize = 100;
         let turnstile = Turnstile::default();
         let mut cx = Context::from_waker(Waker::noop());
         let mut keeper = pin!(turnstile.keep(async || future::yield_now().await));
-        let polls = Cell::new(0);
-        let mut readers: Vec<_> = (0..100)
-            .map(|_| {
-                let polls = &polls;
-                Box::pin(poll_fn(move |_| {
-                    polls.set(polls.get() + 1);
-                    Poll::<()>::Pending
-                }))
-            })
-            .collect();
-        let mut readers: Vec<_> = readers
-            .iter_mut()
-            .map(|work| Box::pin(turnstile.run_idle(|| false, work.as_mut())))
-            .collect();
-        for reader in &mut readers {
-            assert!(reader.as_mut().poll(&mut cx).is_pending());
-        }
-        assert_eq!(polls.take(), 100, "each begins");
         // The window never ends.
         let begun = Instant::now() + Duration::from_secs(3600);
         turnstile.window.set((begun, 0));
-        for reader in &mut readers {
-            assert!(reader.as_mut().poll(&mut cx).is_pending());
+        let counts: Vec<_> = (0..WOKEN).map(|_| Arc::new(Count::default())).collect();
+        let mut are_queued = [false; WOKEN];
+        let mut let_in = 0;
+        for (is_queued, count) in are_queued.iter_mut().zip(&counts) {
+            let waker = Waker::from(count.clone());
+            let_in += u32::from(turnstile.poll_let_in(is_queued, &waker).is_ready());
         }
-        assert_eq!(polls.take(), ARRIVALS_AT_ONCE_MAX);
-        for _ in 0..10 {
+        assert_eq!(let_in, ARRIVALS_AT_ONCE_MAX);
+        let woken = || {
+            counts
+                .iter()
+                .filter(|count| count.0.load(Ordering::Relaxed) > 0)
+        };
+        for round in 1..=10 {
             assert!(keeper.as_mut().poll(&mut cx).is_pending());
-            for reader in readers.iter_mut().skip(ARRIVALS_AT_ONCE_MAX as usize) {
-                assert!(reader.as_mut().poll(&mut cx).is_pending());
-            }
-            assert_eq!(polls.take(), 1);
+            assert_eq!(woken().count(), round);
         }
+        let next = are_queued.get_mut(ARRIVALS_AT_ONCE_MAX as usize).unwrap();
+        assert!(turnstile.poll_let_in(next, Waker::noop()).is_ready());
     }
 
     #[test]

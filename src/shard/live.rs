@@ -593,7 +593,7 @@ mod tests {
         let hub = Rc::new(Hub::default());
         let mut watchers = Watchers::default();
         let watch = watchers.register(Watch::new(0), Incarnation(9), Watched::Open { tail: 5 });
-        let readers: Vec<_> = (0..READERS).map(|_| hub.join(watch.clone())).collect();
+        let readers: Vec<_> = (0..READERS).map(|_| hub.join(watch.clone(), 0)).collect();
         let (count, waker) = counter();
         let (server, server_waker) = counter();
         let context = Context::from_waker(&server_waker);
@@ -632,7 +632,7 @@ mod tests {
         let hub = Rc::new(Hub::default());
         let mut watchers = Watchers::default();
         let watch = watchers.register(Watch::new(0), Incarnation(9), Watched::Open { tail: 5 });
-        let [waits, works] = [(); 2].map(|()| hub.join(watch.clone()));
+        let [waits, works] = [(); 2].map(|()| hub.join(watch.clone(), 0));
         let [waiting, working] = [(); 2].map(|()| counter());
         works.wake_on_change(&working.1);
         waits.wake_on_fetch(&waiting.1);
