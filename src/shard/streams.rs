@@ -52,7 +52,11 @@ impl Streams {
             return number.saturating_mul(CHUNK).saturating_add(place);
         }
         let number = self.chunks.len();
-        let mut chunk = Slab::new();
+        // The first grows: most shards that have few streams have very few.
+        let mut chunk = match number {
+            0 => Slab::new(),
+            _ => Slab::with_capacity(CHUNK),
+        };
         let place = chunk.insert(stream);
         self.chunks.push(chunk);
         // A slot is an index into memory that is there: 2^32 streams would not fit.

@@ -115,7 +115,9 @@ impl Slots {
             return;
         }
         let parts = entries.div_ceil(PART_ENTRIES).max(1);
-        self.parts.resize_with(parts, HashTable::new);
+        // One that is there already is small; the others grow no more.
+        let part = || HashTable::with_capacity(PART_ENTRIES);
+        self.parts.resize_with(parts, part);
         self.low = 1 << parts.ilog2();
         self.split = parts.saturating_sub(self.low);
     }
