@@ -120,7 +120,7 @@ struct Client {
     watch: Timed,
     /// Time the requests whose answers are in `out`, or were until now.
     unwritten: Vec<Timed>,
-    /// Where in `out` the answer to the request in hand begins.
+    /// Where in `out` the answer to the request in hand begins; nowhere once some of it was written.
     answer_at: usize,
     /// The event stream that follows when it has run; its head is in `out`.
     opened: Option<Box<Opened>>,
@@ -296,6 +296,9 @@ impl Client {
         mut envelope: Envelope,
     ) -> Result<bool, SocketError> {
         if operation.query.live != Live::Sse {
+            // It may wait for long, and the answers before it are ready.
+            self.flush().await?;
+            self.answer_at = self.out.len();
             let outcome = live::long_poll(
                 &self.core,
                 &operation,
@@ -445,6 +448,7 @@ impl Client {
             self.core.latency.written(&mut self.unwritten);
             return Ok(());
         }
+        self.answer_at = usize::MAX;
         let besides = self.connection.memory_bytes();
         let timeout = self.core.limits.write_timeout;
         self.socket

@@ -148,18 +148,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        protocol::{
-            content_type::ContentType,
-            expiry::Lifetime,
-            incarnation::{Allocator, Incarnation},
-            state::StreamState,
-            stream_key::StreamKey,
-        },
-        shard::{
-            history::{Block, History},
-            request::BatchNumber,
-            stream::Stream,
-        },
+        protocol::incarnation::Allocator,
+        shard::{history::Block, streams::tests::stream},
         storage::{
             blob::Graveyard,
             segment::{Place, SegmentId},
@@ -173,20 +163,7 @@ mod tests {
     }
 
     fn insert(tables: &mut Tables, number: u64) -> usize {
-        let state = StreamState {
-            key: StreamKey::restored(&format!("s{number}")),
-            incarnation: Incarnation(number),
-            content_type: ContentType::octet_stream(),
-            lifetime: Lifetime::Unlimited,
-            renewed_ms: 0,
-            tail: 0,
-            retained: 0,
-            closed: false,
-            soft_deleted: false,
-            rare: None,
-        };
-        let stream = Stream::created(state, History::starting_at(0), BatchNumber(0));
-        tables.insert(stream)
+        tables.insert(stream(number))
     }
 
     /// A little more of it is written to blocks.

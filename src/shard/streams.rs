@@ -97,7 +97,7 @@ impl Streams {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::{
         base::rng::Rng,
@@ -108,7 +108,8 @@ mod tests {
         shard::{history::History, request::BatchNumber},
     };
 
-    fn stream(number: u64) -> Stream {
+    /// An empty stream of that name and token.
+    pub(in crate::shard) fn stream(number: u64) -> Stream {
         let state = StreamState {
             key: StreamKey::restored(&format!("s{number}")),
             incarnation: Incarnation(number),

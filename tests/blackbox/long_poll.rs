@@ -26,6 +26,7 @@ at_1_and_4_shards![
     a_foreign_cursor_is_no_error,
     waiting_sends_no_interim_answer,
     an_empty_json_wait_is_204,
+    answers_before_a_wait_do_not_wait,
 ];
 
 fn long_poll(stream: &Stream<'_>, query: &str) -> Response {
@@ -377,4 +378,19 @@ fn a_shutdown_answers_waiters() {
             })
     });
     assert!(answered, "waiters are cut off without an answer");
+}
+
+/// Answers to requests that were sent before a long-poll on its connection come while it waits.
+fn answers_before_a_wait_do_not_wait(server: &Server) {
+    for surface in SURFACES {
+        let stream = Stream::with_body(server, surface, OCTETS, "abc");
+        let poll = stream.get("live=long-poll&offset=now&timeout_ms=60000");
+        let mut connection = Connection::to(server);
+        connection.write([stream.head().encode(), poll.encode()].concat());
+        connection.read_response("HEAD").expect(200);
+        // Had that come with the wait's own answer, this would be too late.
+        stream.append(OCTETS, "d");
+        let polled = connection.read_response("GET");
+        polled.expect(200).expect_body("d");
+    }
 }

@@ -121,7 +121,10 @@ impl Client {
                 Piece::Done => break,
                 Piece::Fetch => {
                     let Some(ahead) = &mut ahead else { break };
-                    Box::pin(self.fetch(&mut body, ahead)).await?;
+                    if let Err(refusal) = Box::pin(self.fetch(&mut body, ahead)).await? {
+                        self.take_back(&refusal, envelope)?;
+                        break;
+                    }
                 }
                 Piece::Buffered => {
                     if self.out.len() >= OUTPUT_BYTES {
@@ -130,7 +133,11 @@ impl Client {
                     }
                 }
                 Piece::File(file, start, end) => {
-                    Box::pin(self.write_file(file, start, end)).await?;
+                    let written = Box::pin(self.write_file(file, start, end)).await?;
+                    if let Err(refusal) = written {
+                        self.take_back(&refusal, envelope)?;
+                        break;
+                    }
                 }
                 Piece::Shared(piece) => {
                     if piece.len().saturating_add(self.out.len()) <= OUTPUT_BYTES {
@@ -173,23 +180,43 @@ impl Client {
         Ok(())
     }
 
-    /// Reads the next block that an answer needs, and writes what becomes of it. When it cannot be
-    /// read the connection breaks: the length that was promised cannot be kept.
-    async fn fetch(&mut self, body: &mut Body, ahead: &mut ReadAhead) -> Result<(), SocketError> {
-        let broken = |_| SocketError::Broken(std::io::ErrorKind::UnexpectedEof.into());
+    /// What the answer promises cannot be read: as long as nothing of it has left it is a refusal,
+    /// otherwise the connection breaks.
+    fn take_back(&mut self, refusal: &Refusal, envelope: &Envelope) -> Result<(), SocketError> {
+        if self.answer_at > self.out.len() {
+            let cut_off = std::io::ErrorKind::UnexpectedEof;
+            return Err(SocketError::Broken(cut_off.into()));
+        }
+        self.out.truncate(self.answer_at);
+        self.core.metrics.refused(refusal);
+        let shared = self.core.shared.borrow();
+        answer::refuse(envelope, &shared, refusal, &mut self.out);
+        Ok(())
+    }
+
+    /// Reads the next block that an answer needs, and writes what becomes of it. The inner error: it
+    /// cannot be read, and nothing was written.
+    async fn fetch(
+        &mut self,
+        body: &mut Body,
+        ahead: &mut ReadAhead,
+    ) -> Result<Result<(), Refusal>, SocketError> {
         if ahead.is_read_next() {
             self.take_turn(Share::Piece).await?;
         }
-        let block = ahead.next().await.map_err(broken)?;
+        let block = match ahead.next().await {
+            Ok(block) => block,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
         if !body.fetched(&block, &mut self.out) {
             if self.out.len() >= OUTPUT_BYTES {
                 self.flush().await?;
             }
-            return Ok(());
+            return Ok(Ok(()));
         }
         if block.len().saturating_add(self.out.len()) <= OUTPUT_BYTES {
             self.out.extend_from_slice(&block);
-            return Ok(());
+            return Ok(Ok(()));
         }
         self.flush().await?;
         let mut blocks = vec![block];
@@ -202,32 +229,36 @@ impl Client {
         let timeout = self.core.limits.write_timeout;
         let parts = blocks.iter().map(|block| &**block);
         self.socket.write_all_of(parts, timeout).await?;
-        Ok(())
+        Ok(Ok(()))
     }
 
-    /// Writes a part of a blob's file. When it cannot be read the connection breaks: the length
-    /// that was promised cannot be kept.
+    /// Writes a part of a blob's file. The inner error: it cannot be read.
     async fn write_file(
         &mut self,
         file: Arc<BlobFile>,
         start: u64,
         end: u64,
-    ) -> Result<(), SocketError> {
-        let broken = |_| SocketError::Broken(std::io::ErrorKind::UnexpectedEof.into());
-        self.flush().await?;
+    ) -> Result<Result<(), Refusal>, SocketError> {
         let mut charge = self.core.unsent.charge();
         if charge.set(PIECE_BYTES as u64).is_err() {
             return Err(SocketError::Shed);
         }
-        let pieces = FilePieces::open(&self.core, file, start, end).await;
-        let mut pieces = pieces.map_err(broken)?;
+        let mut pieces = match FilePieces::open(&self.core, file, start, end).await {
+            Ok(pieces) => pieces,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
         let mut piece = Vec::new();
-        while pieces.next(&mut piece).await.map_err(broken)? {
+        loop {
+            match pieces.next(&mut piece).await {
+                Ok(true) => {}
+                Ok(false) => return Ok(Ok(())),
+                Err(refusal) => return Ok(Err(refusal)),
+            }
             self.take_turn(Share::Piece).await?;
+            self.flush().await?;
             let timeout = self.core.limits.write_timeout;
             self.socket.write_all(&piece, timeout).await?;
         }
-        Ok(())
     }
 }
 
