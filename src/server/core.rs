@@ -25,7 +25,8 @@ use crate::{
     shard::{
         across::Cores,
         hold::Hold,
-        live::{Hub, Reader, Watch},
+        hub::{Hub, Reader},
+        live::Watch,
         mailbox::{Desk, PendingReply},
         owner::{Peers, Shard},
         placement::Placement,

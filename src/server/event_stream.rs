@@ -40,7 +40,8 @@ use crate::{
         turnstile::Share,
     },
     shard::{
-        live::{EventKey, SharedEvent, Watch, Watched},
+        hub::{EventKey, SharedEvent},
+        live::{Watch, Watched},
         request::{EventRequest, Reply, Request},
     },
 };

@@ -43,7 +43,7 @@ use crate::{
         event_stream::{COPY_BYTES_MAX, Fetched, Shape, fetch},
         socket::Tap,
     },
-    shard::live::{LiveStream, Watched},
+    shard::{hub::LiveStream, live::Watched},
 };
 
 /// Sends in one turn.

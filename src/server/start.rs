@@ -44,8 +44,8 @@ use crate::{
         worker::Process,
     },
     shard::{
+        hub::Hub,
         keeper::{Keeper, KeeperOptions},
-        live::Hub,
         mailbox::Desk,
         owner::Shard,
         placement::Placement,

@@ -30,7 +30,8 @@ use slab::Slab;
 use crate::{
     protocol::error::Refusal,
     shard::{
-        live::{Hub, Watch},
+        hub::Hub,
+        live::Watch,
         owner::Shard,
         request::{BatchNumber, Reply, Request},
         trip::Trip,

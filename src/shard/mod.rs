@@ -31,6 +31,7 @@ mod flush;
 mod fork;
 pub mod history;
 pub mod hold;
+pub mod hub;
 mod index;
 pub mod keeper;
 pub mod live;
