@@ -132,14 +132,17 @@ impl Stalled {
 
     /// Lets it run to its end.
     fn go_on(mut self) -> Output {
+        // It opens a file a second time when the first did not do: that must find none.
+        let aside = self.pipe.with_extension("aside");
+        fs::rename(&self.pipe, &aside).expect("it is there");
         let mut options = OpenOptions::new();
         let options = options.write(true).custom_flags(libc::O_NONBLOCK);
-        // There is an end to write to once it reads.
-        eventually("it comes to the pipe, or ends", || {
+        // There is an end to write to while it waits for one.
+        eventually("it waits at the pipe, or ends", || {
             let ended = self.child.try_wait().expect("our own child");
-            (ended.is_some() || options.open(&self.pipe).is_ok()).then_some(())
+            (ended.is_some() || options.open(&aside).is_ok()).then_some(())
         });
-        fs::remove_file(&self.pipe).expect("it is there");
+        fs::remove_file(&aside).expect("it is there");
         self.child.wait_with_output().expect("our own child")
     }
 
