@@ -183,12 +183,12 @@ impl<'b> Headers<'b> {
         }
     }
 
-    /// The host that the client addressed, for absolute URLs in answers.
+    /// The host that the client addressed: the `authority` of its target, if that was in absolute form
+    /// (RFC 9112 3.2.2), or `Host`.
     #[must_use]
-    pub fn host(&self) -> Option<Cow<'b, str>> {
-        self.single(Field::Host)
-            .filter(|host| !host.is_empty())
-            .map(String::from_utf8_lossy)
+    pub fn host(&self, authority: Option<&'b [u8]>) -> Option<Cow<'b, str>> {
+        let field = || self.single(Field::Host).filter(|host| !host.is_empty());
+        authority.or_else(field).map(String::from_utf8_lossy)
     }
 }
 

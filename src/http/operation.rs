@@ -130,10 +130,8 @@ impl Operation {
             Route::Stream(key, surface, method) => match method {
                 StreamMethod::Create => Self::Create {
                     request: create::request(key, headers)?,
-                    host: routed
-                        .authority
-                        .map(String::from_utf8_lossy)
-                        .or_else(|| headers.host())
+                    host: headers
+                        .host(routed.authority)
                         .map(|host| host.as_ref().into()),
                     path: routed.path.into(),
                 },

@@ -47,6 +47,21 @@ pub enum AppendDecision {
     AlreadyClosed,
 }
 
+/// Checks that a body of type `got` fits a stream of type `want` whose tail is `tail` (base protocol 5.2).
+///
+/// # Errors
+/// [`Refusal::ContentTypeMismatch`].
+pub fn check_type(got: &ContentType, want: &ContentType, tail: u64) -> Result<(), Refusal> {
+    if want.matches(got) {
+        return Ok(());
+    }
+    Err(Refusal::ContentTypeMismatch {
+        got: got.clone(),
+        want: want.clone(),
+        tail,
+    })
+}
+
 /// Decides an append against `state`, in the order of `decisions.md`.
 ///
 /// # Errors
@@ -68,13 +83,7 @@ pub fn decide(
             .content_type
             .as_ref()
             .ok_or(Refusal::MissingContentType)?;
-        if !state.content_type.matches(got) {
-            return Err(Refusal::ContentTypeMismatch {
-                got: got.clone(),
-                want: state.content_type.clone(),
-                tail: state.tail,
-            });
-        }
+        check_type(got, &state.content_type, state.tail)?;
     }
     let mut closed_epoch = None;
     if let Some(write) = &request.producer {

@@ -68,10 +68,10 @@ pub async fn resume(core: Rc<Core>) {
 async fn sweep(core: &Rc<Core>, shard: usize, bucket: Option<&str>) -> Result<Purged, Refusal> {
     let mut all = Purged::default();
     let mut from = Some(0);
-    while let Some(place) = from {
+    while let Some(slot) = from {
         let slice = Request::PurgeSlice {
             bucket: bucket.map(Into::into),
-            from: place,
+            from: slot,
         };
         let Reply::Purged(slice) = core.call_shard(shard, slice).await? else {
             return Err(Refusal::Internal);

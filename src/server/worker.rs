@@ -49,6 +49,8 @@ const MESSAGES_PER_TURN: usize = 256;
 const JOURNAL_SHARES: usize = 1000;
 /// Pause after a failed accept: what it lacked does not come back by asking again at once.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How much later than others a shard may begin to drain: one that never does is not waited for.
+const DRAIN_APART_MAX: Duration = Duration::from_secs(1);
 
 /// What all cores of a process share.
 pub struct Process {
@@ -341,9 +343,6 @@ async fn accept(process: &Arc<Process>, core: &Rc<Core>, listener: &TcpListener)
         core.next_round().await;
     }
 }
-
-/// How much later than others a shard may begin to drain: one that never does is not waited for.
-const DRAIN_APART_MAX: Duration = Duration::from_secs(1);
 
 /// Waits for the connections to end, at most `timeout`.
 async fn drain(core: &Rc<Core>, timeout: Duration) {

@@ -257,8 +257,9 @@ fn replace_blob(stream: &mut Stream, flush: &BlobFlush, blob: Blob) -> bool {
         }
         BlobPlace::Snapshot(flushed, index) => {
             let latest = blobs.snapshot.as_mut();
-            // Readers share it: it is replaced, not changed, unless there are none. The pieces of one snapshot follow one
-            // another, so the one that is there has the same meaning, and more of it in blocks.
+            // Readers share it: it is replaced, not changed, unless there are none. The pieces of one
+            // snapshot follow one another, so the one that is there has the same meaning, and more of
+            // it in blocks.
             let Some(latest) = latest.filter(|latest| latest.meta == flushed.meta) else {
                 return false;
             };

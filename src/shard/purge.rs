@@ -19,18 +19,18 @@ use crate::{
 /// Streams deleted in one slice.
 const SLICE_STREAMS: usize = 256;
 
-/// Places of the table looked at in one slice: a tenth of a millisecond, or a few when none of
+/// Slots of the table looked at in one slice: a tenth of a millisecond, or a few when none of
 /// them is in the caches.
-const SLICE_PLACES: usize = 4096;
+const SLICE_SLOTS: usize = 4096;
 
 /// What one slice came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Purged {
     /// Streams deleted.
     pub streams: u64,
-    /// Bytes that forks elsewhere still inherit, at the places this slice went over.
+    /// Bytes that forks elsewhere still inherit, in the slots this slice went over.
     pub inherited_bytes: u64,
-    /// The place to go on from; `None` when the table has no more.
+    /// The slot to go on from; `None` when the table has no more.
     pub next: Option<usize>,
 }
 
@@ -65,37 +65,37 @@ impl Shard {
         self.tables.borrow_mut().fenced.insert(bucket.into());
     }
 
-    /// Goes over some places of the table from `from` on and deletes the streams there that are in
+    /// Goes over some slots of the table from `from` on and deletes the streams there that are in
     /// `bucket`, or, without one, in any fenced bucket. Those that forks in other buckets inherit
     /// from are soft-deleted; what those keep that were so before is counted.
     ///
-    /// A fence lets no stream of its bucket come into the table, so that each place has to be
+    /// A fence lets no stream of its bucket come into the table, so that each slot has to be
     /// looked at once.
     pub(super) fn purge_slice(&self, bucket: Option<&str>, from: usize) -> Staged<Reply> {
         let mut slots = Vec::new();
         let (mut streams, mut inherited_bytes) = (0_u64, 0);
         let next = {
             let tables = self.tables.borrow();
-            let places = tables.streams.capacity();
-            let end = from.saturating_add(SLICE_PLACES).min(places);
-            let mut place = from;
-            while place < end && slots.len() < SLICE_STREAMS {
-                if let Some(stream) = tables.streams.get(place)
+            let capacity = tables.streams.capacity();
+            let end = from.saturating_add(SLICE_SLOTS).min(capacity);
+            let mut slot = from;
+            while slot < end && slots.len() < SLICE_STREAMS {
+                if let Some(stream) = tables.streams.get(slot)
                     && !stream.is_deleted()
-                    && tables.is_fenced(&stream.staged.key)
                     && bucket.is_none_or(|bucket| stream.staged.key.bucket() == bucket)
+                    && tables.is_fenced(&stream.staged.key)
                 {
                     if stream.staged.soft_deleted && stream.staged.has_forks() {
                         inherited_bytes = stream.own_bytes().saturating_add(inherited_bytes);
                     } else {
                         // One that was soft-deleted has been counted.
                         streams = streams.saturating_add(u64::from(!stream.staged.soft_deleted));
-                        slots.push(place);
+                        slots.push(slot);
                     }
                 }
-                place = place.saturating_add(1);
+                slot = slot.saturating_add(1);
             }
-            (place < places).then_some(place)
+            (slot < capacity).then_some(slot)
         };
         if next.is_none() {
             // What was removed is still in the journal: it leaves with the next checkpoint.

@@ -332,16 +332,16 @@ async fn latency(profiles: &[Arc<Profile>], detail: Detail) -> Answer {
 
 /// Whether `Host`, or the target that overrules it, names this machine by a loopback name or address,
 /// or by the very address that the operator chose to listen on.
-fn is_local(
-    headers: &Headers<'_>,
-    target: Result<Target<'_>, TargetError>,
+fn is_local<'b>(
+    headers: &Headers<'b>,
+    target: Result<Target<'b>, TargetError>,
     listen: SocketAddr,
 ) -> bool {
     let authority = match target {
-        Ok(Target::Path { authority, .. }) => authority.map(String::from_utf8_lossy),
+        Ok(Target::Path { authority, .. }) => authority,
         _ => None,
     };
-    let Some(host) = authority.or_else(|| headers.host()) else {
+    let Some(host) = headers.host(authority) else {
         // HTTP/1.0 without a host: no browser.
         return true;
     };

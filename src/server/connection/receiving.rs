@@ -13,7 +13,10 @@ use crate::{
         parse,
         stored_body::Finished,
     },
-    protocol::{append::AppendRequest, error::Refusal},
+    protocol::{
+        append::{AppendRequest, check_type},
+        error::Refusal,
+    },
     server::{latency::stopwatch::Stage, socket::SocketError, spare::Parts},
     shard::request::{Reply, Request, Target},
 };
@@ -227,19 +230,13 @@ impl Client {
             return None;
         };
         let got = request.content_type.as_ref()?;
-        if stream.content_type.matches(got) {
-            return None;
-        }
         let tail = stream.extent.tail;
+        let mismatch = check_type(got, &stream.content_type, tail).err()?;
         match (stream.extent.closed, &request.producer) {
             (true, None) => Some(Refusal::Closed { tail }),
             // It may be the request that closed the stream, which is told only with its body.
             (true, Some(_)) => None,
-            (false, _) => Some(Refusal::ContentTypeMismatch {
-                got: got.clone(),
-                want: stream.content_type,
-                tail,
-            }),
+            (false, _) => Some(mismatch),
         }
     }
 
@@ -264,12 +261,8 @@ impl Client {
             return Err(Refusal::Closed { tail });
         }
         match &request.content_type {
-            Some(got) if !stream.content_type.matches(got) => Err(Refusal::ContentTypeMismatch {
-                got: got.clone(),
-                want: stream.content_type,
-                tail,
-            }),
-            _ => Ok(()),
+            Some(got) => check_type(got, &stream.content_type, tail),
+            None => Ok(()),
         }
     }
 }

@@ -7,14 +7,14 @@ use crate::shard::purge::Purged;
 pub(super) fn purge(bench: &Bench, bucket: Option<&str>) -> Vec<Purged> {
     let mut slices = Vec::new();
     let mut from = Some(0);
-    while let Some(place) = from {
+    while let Some(slot) = from {
         let slice = Request::PurgeSlice {
             bucket: bucket.map(Into::into),
-            from: place,
+            from: slot,
         };
         match bench.done(slice) {
             Ok(Reply::Purged(slice)) => {
-                assert!(slice.next.is_none_or(|next| next > place), "no progress");
+                assert!(slice.next.is_none_or(|next| next > slot), "no progress");
                 from = slice.next;
                 slices.push(slice);
             }
@@ -27,7 +27,7 @@ pub(super) fn purge(bench: &Bench, bucket: Option<&str>) -> Vec<Purged> {
 /// A slice begins where the one before ended: when each began at the start, a purge took nine times
 /// as long for three times the streams.
 #[test]
-fn a_purge_looks_at_each_place_once() {
+fn a_purge_looks_at_each_slot_once() {
     const STREAMS: usize = 20_000;
     let bench = bench_with(1 << 30, tables());
     for number in 0..STREAMS {

@@ -1057,10 +1057,10 @@ async fn purge(rng: &mut Rng, life: &Life) {
     }
     turns(rng.below(20)).await;
     let mut from = Some(0);
-    while let Some(place) = from {
+    while let Some(slot) = from {
         let slice = Request::PurgeSlice {
             bucket: Some(bucket.as_str().into()),
-            from: place,
+            from: slot,
         };
         let Some(reply) = life.ask(slice).await else {
             return;
