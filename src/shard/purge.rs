@@ -12,7 +12,7 @@ use crate::{
     shard::{
         owner::Shard,
         record::Record,
-        request::{BatchNumber, Reply, Staged},
+        request::{Reply, Staged},
     },
 };
 
@@ -101,16 +101,16 @@ impl Shard {
             // What was removed is still in the journal: it leaves with the next checkpoint.
             self.ask_checkpoint();
         }
-        let mut last = BatchNumber(0);
         for slot in slots {
             match self.remove_stream(slot) {
-                Ok(batch) => last = last.max(batch),
-                Err(Refusal::StreamNotFound) => {}
-                Err(refusal) => return Staged::after(last, Err(refusal)),
+                Ok(_) | Err(Refusal::StreamNotFound) => {}
+                Err(refusal) => return Staged::after(self.staged(), Err(refusal)),
             }
         }
+        // After all that is staged, not only this: with what forks that went before let go here, their
+        // sources have been told before whoever purges looks again.
         Staged::after(
-            last,
+            self.staged(),
             Ok(Reply::Purged(Purged {
                 streams,
                 inherited_bytes,
